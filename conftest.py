@@ -1,0 +1,3 @@
+"""Almost empty: the plugin under test is the installed one."""
+
+pytest_plugins = ["pytester"]

@@ -1,0 +1,1 @@
+"""Agents as data: one manifest a file, and their loader."""

@@ -1,0 +1,1 @@
+"""Checks of what a rollout left, one claim each."""

@@ -1,0 +1,1 @@
+"""Turn task directories and rollout directories into pytest items."""

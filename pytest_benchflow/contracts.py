@@ -1,0 +1,312 @@
+"""The contracts between the rooms: what a sandbox, an agent, a model upstream and an endpoint must offer.
+
+Backends are found by file name (see `registry`); none of them is imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_benchflow.records.journal import Journal
+    from pytest_benchflow.records.usage import Usage
+    from pytest_benchflow.tasks.task import Task
+
+Network = Literal["proxy", "public", "none"]
+PhaseName = Literal["setup", "agent", "verifier"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What a finished command left; text is UTF-8 with undecodable bytes shown as backslash escapes."""
+
+    exit_code: int | None  # None: killed because its time was up
+    stdout: str
+    stderr: str
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A host path seen inside the sandbox at `target`."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What a sandbox is made from; `id` is unique in the session and names everything that is created."""
+
+    id: str
+    task: Task
+    scratch: Path  # a directory of this rollout's own; the backend may put anything there
+    mounts: tuple[Mount, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+class Process(Protocol):
+    """A live process inside a sandbox."""
+
+    async def write(self, data: bytes) -> None:
+        """Write to stdin and drain. Raises: BrokenPipeError when the process is gone."""
+
+    async def close_stdin(self) -> None:
+        """Close stdin."""
+
+    async def read(self, limit: int = 65536) -> bytes:
+        """Return up to `limit` bytes of stdout as soon as there are any; b"" at its end."""
+
+    async def read_stderr(self, limit: int = 65536) -> bytes:
+        """Return up to `limit` bytes of stderr as soon as there are any; b"" at its end."""
+
+    async def wait(self) -> int:
+        """Wait for the end and return the exit code (negative: the signal)."""
+
+    async def kill(self) -> None:
+        """Kill the process and everything it started; return when they are dead."""
+
+
+class Sandbox(Protocol):
+    """One isolated machine for one rollout. Methods raise `SandboxError` when the sandbox itself fails."""
+
+    id: str
+    backend: str
+    workdir: str
+    transport: str  # as config.json's acp_transport: local-stdio, docker-stdio, ssh, pty
+    limits: Mapping[str, Any]  # each limit asked for -> what was really applied, or why not
+
+    async def enter(self, phase: PhaseName, network: Network) -> None:
+        """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+        timeout: float | None = None,
+    ) -> ExecResult:
+        """Run a command to its end; on timeout its whole tree is killed and `timed_out` is set."""
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+    ) -> Process:
+        """Start a command and return it alive."""
+
+    async def upload(self, source: Path, target: str) -> None:
+        """Copy a host file or directory to the absolute path `target`, making parents; links out of it are refused."""
+
+    async def download(self, source: str, target: Path) -> None:
+        """Copy a file or directory out; links are not followed. Raises: FileNotFoundError when it is not there."""
+
+    async def reach(self, endpoint: Endpoint) -> str:
+        """Make `endpoint` reachable in this phase and return its URL as seen from inside (no path, no slash)."""
+
+    async def stop(self) -> None:
+        """Kill everything and remove everything; safe to call twice and after a failed start."""
+
+
+class Backend(Protocol):
+    """A kind of sandbox: the object named `backend` in `sandboxes/NAME.py`."""
+
+    name: str
+
+    def available(self) -> str | None:
+        """Return None when this machine can run it, else one sentence that says what is missing and what to do."""
+
+    def unsupported(self, task: Task) -> str | None:
+        """Return None when the task can run here, else the reason to skip, such as "needs docker: RUN apt-get …"."""
+
+    def fingerprint(self, task: Task) -> str:
+        """Name what an agent install depends on (image or host), safe in a file name."""
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Make a sandbox holding the task's environment; nothing of its tests or solution."""
+
+
+class Endpoint(Protocol):
+    """The door to the model for one rollout."""
+
+    token: str  # what the agent shows as its API key; valid for this rollout only
+
+    async def port(self) -> int:
+        """Return a loopback TCP port of the host on which this endpoint listens."""
+
+    async def adopt(self, listener: socket.socket) -> None:
+        """Serve this endpoint on a listening socket made elsewhere (inside a sandbox's network)."""
+
+    async def close(self) -> EndpointReport:
+        """End every open exchange as a recorded one, stop listening, void the token; safe to call twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReport:
+    """What passed through an endpoint: law 1 says that both numbers are equal."""
+
+    received: int
+    recorded: int
+    mismatch: str | None = None  # the first replay difference, when a recording did not fit
+    warnings: tuple[str, ...] = ()
+    in_flight: tuple[str, ...] = ()  # request ids still open when it was closed
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A request as it goes upstream: agent's bytes, our controls stripped, no credential of the agent."""
+
+    method: str
+    path: str  # with the query string, as the agent sent it
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResponse:
+    """An upstream's answer; `chunks` must be consumed or closed."""
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Upstream(Protocol):
+    """Where a gateway sends requests: a provider, a recording, a scripted model."""
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        """Send and return when the status is known. Raises: ProviderError (never a client library's class)."""
+
+    async def close(self) -> None:
+        """Free connections; safe to call twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentContext:
+    """All an agent needs for one prompt (one step of a task)."""
+
+    task: Task
+    instruction: str
+    sandbox: Sandbox
+    events: Journal  # acp_trajectory.jsonl: `events.append({"type": …})`
+    log_dir: Path  # agent/ in the rollout directory
+    timeout_sec: float
+    idle_timeout_sec: float | None
+    model: str  # as the agent should name it, without a provider prefix
+    base_url: str | None  # of the gateway as seen from inside, without a path
+    token: str | None
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str | int | None = None
+    reasoning_effort: str | None = None
+    skills_dir: str | None = None  # inside the sandbox; None: no skills in this rollout
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOutcome:
+    """How an agent's run ended. `stop` is finished, timeout, idle, crashed, cancelled or refused."""
+
+    stop: str
+    stop_reason: str | None = None  # the protocol's own word, such as end_turn
+    error: str | None = None
+    error_category: str | None = None
+    n_tool_calls: int = 0
+    reported_usage: Mapping[str, Any] | None = None
+    idle_before_timeout_s: float | None = None
+    in_flight_at_timeout: str | None = None
+
+
+class Agent(Protocol):
+    """Something that works on a task; `agents/NAME.py` offers `agent(name) -> Agent`."""
+
+    name: str
+    version: str | None
+    uses_model: bool
+    api_dialect: str | None  # chat, responses, messages, generateContent: what it speaks to its model
+
+    async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
+        """Make the agent available once per version and image; return what to mount. Raises: AgentError."""
+
+    async def run(self, context: AgentContext) -> AgentOutcome:
+        """Work on one instruction and return; never raises for what an agent does, AgentError when it cannot start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool by a model; `arguments` is the JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a conversation, whatever the wire format: role is system, user, assistant or tool."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None  # of a tool result
+    reasoning: int = 0  # reasoning parts left out of the text
+    unsupported: tuple[str, ...] = ()  # item or part types that could not be mapped: the row must be refused
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an exchange ended; `kind` is completed, truncated, filtered, refused, partial or error, `reason` says why."""
+
+    kind: str
+    reason: str | None = None
+
+
+class Dialect(Protocol):
+    """A wire format: the object named `dialect` in `dialects/NAME.py`. Everything is computed from parsed JSON."""
+
+    name: str
+
+    def matches(self, path: str) -> bool:
+        """Tell whether a request path (no query) is this format's."""
+
+    def streams(self, path: str, body: Mapping[str, Any]) -> bool:
+        """Tell whether the request asks for a stream."""
+
+    def assemble(self, raw: bytes) -> tuple[Any, str | None]:
+        """Turn a whole event stream into the final body in this format's own shape.
+
+        Nothing is invented; the second value says why the stream is not complete, None when it is.
+        """
+
+    def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
+        """Classify an exchange; an unknown state is never completed."""
+
+    def request_turns(self, body: Mapping[str, Any]) -> list[Turn]:
+        """Return the history a request carries (without what a previous_response_id stands for)."""
+
+    def response_turn(self, body: Any) -> Turn | None:
+        """Return the answer as one assistant turn, None when there is none."""
+
+    def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the tools a request offers, as chat-style {"type": "function", "function": {…}} definitions."""
+
+    def usage(self, body: Any) -> Usage | None:
+        """Return the tokens of an answer with cache conventions normalised, None when it reports none."""
+
+    def effort(self, body: Any) -> str | None:
+        """Return the reasoning effort a request asks for or a response echoes."""
+
+    def error_body(self, status: int, message: str, kind: str) -> bytes:
+        """Return an error answer in this format's own shape."""

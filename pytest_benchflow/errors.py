@@ -1,0 +1,75 @@
+"""Say what came, what is allowed and what to do.
+
+Every error of this package is a `BenchflowError` and also the standard-library class a caller would expect.
+The `category` says who is at fault in a rollout (artifacts: `error_category`, `verifier_error_category`).
+"""
+
+from __future__ import annotations
+
+
+class BenchflowError(Exception):
+    """Base of every error this package raises on purpose; its text is written for a person."""
+
+    category = "infra"
+
+
+class UsageError(BenchflowError, ValueError):
+    """A user asked for something that does not exist or does not fit."""
+
+    category = "usage"
+
+
+class TaskError(BenchflowError, ValueError):
+    """A task directory is not a valid task; the text names file, key and what is allowed."""
+
+    category = "task"
+
+
+class MissingExtraError(BenchflowError, ImportError):
+    """An optional dependency is not installed; the text names the extra."""
+
+
+class UnsupportedError(BenchflowError, NotImplementedError):
+    """This cell cannot run here; the text is the reason a skip shows."""
+
+    category = "unsupported"
+
+
+class SandboxError(BenchflowError, RuntimeError):
+    """A sandbox could not be made, entered or used."""
+
+    category = "sandbox"
+
+
+class AgentError(BenchflowError, RuntimeError):
+    """An agent could not be installed or started, crashed, or broke its protocol."""
+
+    category = "agent"
+
+
+class ProviderError(BenchflowError, RuntimeError):
+    """The model's side failed: no key, no route, a refused or broken call."""
+
+    category = "provider"
+
+
+class ReplayMismatchError(ProviderError):
+    """A request differs from the recording; the text shows the first difference."""
+
+    category = "replay_mismatch"
+
+
+class VerifierError(BenchflowError, RuntimeError):
+    """The verifier gave no score: never the same as a score of 0."""
+
+    category = "verifier"
+
+    def __init__(self, message: str, *, category: str = "crash") -> None:
+        super().__init__(message)
+        self.category = category
+
+
+class RecordError(BenchflowError, ValueError):
+    """A record on disk is missing, torn or not what its format says; the text names file and line."""
+
+    category = "capture"

@@ -1,0 +1,1 @@
+"""The door between agents and models: record, pass through, replay."""

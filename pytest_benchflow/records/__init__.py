@@ -1,0 +1,1 @@
+"""What a rollout leaves on disk: names, journals, results, redaction."""

@@ -1,0 +1,103 @@
+"""Append records to JSONL files and read them back as a stream; records end at a newline only."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_benchflow.errors import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+class Journal:
+    """An append-only JSONL file: each record reaches the kernel whole before `append` returns.
+
+    `prepare` sees every record before it is written (redaction, a phase, a time).
+    """
+
+    def __init__(self, path: Path, prepare: Callable[[dict[str, Any]], Any] | None = None) -> None:
+        self.path = path
+        self.count = 0
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write one record. Raises: OSError when the disk does; a part-written line is cut off again."""
+        self.append_line(orjson.dumps(self._prepare(record) if self._prepare else record))
+
+    def append_line(self, line: bytes) -> None:
+        """Write one line that is already JSON without a newline."""
+        with self._lock:
+            if self._fd is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._write_whole(self._fd, memoryview(line + b"\n"))
+            self.count += 1
+
+    def close(self) -> None:
+        """Close the file; a later append opens it again."""
+        with self._lock:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    @staticmethod
+    def _write_whole(fd: int, data: memoryview) -> None:
+        start = os.fstat(fd).st_size
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        except OSError:
+            os.ftruncate(fd, start)
+            raise
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (1-based line number, bytes without the newline) for each line that is not blank."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, line.rstrip(b"\n")
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield each record of a JSONL file. Raises: RecordError naming file and line."""
+    for number, line in read_lines(path):
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise RecordError(f"{path}:{number}: not JSON ({error})") from None
+        if not isinstance(record, dict):
+            raise RecordError(f"{path}:{number}: a {type(record).__name__}, where each line holds a JSON object")
+        yield record
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object. Raises: RecordError."""
+    try:
+        value = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise RecordError(f"{path}: there is no such file") from None
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{path}: not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise RecordError(f"{path}: a {type(value).__name__}, where a JSON object belongs")
+    return value

@@ -1,0 +1,68 @@
+"""Look at a rollout through what it left on disk."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.records.journal import read_json, read_records
+from pytest_benchflow.records.rundir import RunDir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEALTHY_VERDICTS = ("pass", "fail", "normal_timeout")
+
+
+class Rollout:
+    """A finished rollout; everything is read from its directory, on first use. Raises: RecordError when torn."""
+
+    def __init__(self, path: Path) -> None:
+        self.dir = RunDir(path)
+
+    def __repr__(self) -> str:
+        return f"<Rollout {self.dir.path.name}>"
+
+    @property
+    def path(self) -> Path:
+        """Return the rollout's directory."""
+        return self.dir.path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Return config.json: what was asked."""
+        return read_json(self.dir.config)
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """Return result.json: what came out."""
+        return read_json(self.dir.result)
+
+    @cached_property
+    def exchanges(self) -> list[dict[str, Any]]:
+        """Return the records of llm_trajectory.jsonl, in the order they ended; empty when no model was called."""
+        return list(read_records(self.dir.llm)) if self.dir.llm.exists() else []
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """Return the records of acp_trajectory.jsonl; empty when the agent speaks no protocol."""
+        return list(read_records(self.dir.acp)) if self.dir.acp.exists() else []
+
+    @property
+    def reward(self) -> float | None:
+        """Return the reward, None when the verifier gave no finite one."""
+        rewards = self.result.get("rewards")
+        value = rewards.get("reward") if isinstance(rewards, dict) else None
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return float(value) if number and value is not None else None
+
+    @property
+    def verdict(self) -> str:
+        """Return pass, fail, normal_timeout, unhealthy or skipped."""
+        return str(self.result.get("verdict"))
+
+    @property
+    def healthy(self) -> bool:
+        """Tell whether the verdict is one of a healthy rollout."""
+        return self.verdict in HEALTHY_VERDICTS

@@ -1,0 +1,54 @@
+"""Find plug-ins by the name a user types: the file of that name, or what a hook registered.
+
+Files are imported on first use, so that starting pytest costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PACKAGE = Path(__file__).parent
+_registered: dict[str, dict[str, Any]] = {}
+
+
+def register(kind: str, name: str, plugin: Any) -> None:
+    """Add a plug-in of `kind` (agents, sandboxes, checks) that a hook offered. Raises: UsageError on a taken name."""
+    if name in _registered.setdefault(kind, {}) or name in shipped(kind):
+        raise UsageError(f"{kind}: the name {name!r} is taken; registered plug-ins need a name of their own")
+    _registered[kind][name] = plugin
+
+
+def registered(kind: str) -> Mapping[str, Any]:
+    """Return what hooks registered for `kind`, by name."""
+    return _registered.get(kind, {})
+
+
+def forget_registered() -> None:
+    """Drop what hooks registered; pytest calls it when its session's configuration ends."""
+    _registered.clear()
+
+
+def shipped(kind: str) -> list[str]:
+    """Return the names of the plug-in files of `kind`, sorted."""
+    return sorted(path.stem for path in (_PACKAGE / kind).glob("*.py") if not path.stem.startswith("_"))
+
+
+def names(kind: str) -> list[str]:
+    """Return every name a user may type for `kind`, sorted."""
+    return sorted({*shipped(kind), *registered(kind)})
+
+
+def load(kind: str, name: str, attribute: str) -> Any:
+    """Return `attribute` of the file `kind`/`name`.py, or what a hook registered. Raises: UsageError."""
+    if name in registered(kind):
+        return registered(kind)[name]
+    if name not in shipped(kind):
+        raise UsageError(f"{kind}: nothing is named {name!r}; there are: {', '.join(names(kind))}")
+    return getattr(importlib.import_module(f"pytest_benchflow.{kind}.{name}"), attribute)

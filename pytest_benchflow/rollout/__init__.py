@@ -1,0 +1,1 @@
+"""Run one rollout: sandbox, proxy, agent, verifier, records."""

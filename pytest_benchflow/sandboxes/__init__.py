@@ -1,0 +1,1 @@
+"""Sandbox backends, one file each; the file name is what a user types."""

@@ -1,0 +1,172 @@
+"""Turn options, ini values and the environment into one frozen `Settings`; it never holds a secret.
+
+Every option is one line in `OPTIONS`: the command line, the ini file and `--help` are made from it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SKILL_MODES = ("default", "with", "without", "both")
+GATES = ("health", "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: `--benchflow-NAME` and the ini value `benchflow_NAME`; kind is str, int, float, bool or list."""
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """Return the command-line spelling."""
+        return f"--benchflow-{self.name}"
+
+    @property
+    def ini(self) -> str:
+        """Return the ini spelling, which is also the option's dest."""
+        return "benchflow_" + self.name.replace("-", "_")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("agent", "list", (), "agent to run on each task; repeat for more (default: baseline)", metavar="NAME"),
+    Option(
+        "model",
+        "list",
+        (),
+        "model as provider/name, or replay for recorded answers; repeat for more (default: replay)",
+        metavar="NAME",
+    ),
+    Option("sandbox", "str", "local", "sandbox backend that each rollout runs in (default: local)", metavar="NAME"),
+    Option("jobs-dir", "str", "jobs", "directory that receives one directory per run (default: jobs)", metavar="DIR"),
+    Option("job-name", "str", "", "name of this run's directory (default: the time it starts)", metavar="NAME"),
+    Option("trials", "int", 1, "rollouts per task, agent, model and skill mode (default: 1)", metavar="N"),
+    Option("agent-timeout", "float", None, "seconds an agent may take, over what the task says", metavar="SEC"),
+    Option(
+        "idle-timeout",
+        "float",
+        None,
+        "seconds an agent may be silent with no model call open (default: off)",
+        metavar="SEC",
+    ),
+    Option("skills", "str", "default", "whether agents get the skills a task ships", SKILL_MODES),
+    Option("gate", "str", "health", "what makes a rollout item pass: a healthy rollout, or a full reward too", GATES),
+    Option("keep-sandbox", "bool", False, "leave each sandbox's files in place for inspection and print where"),
+    Option(
+        "agent-env",
+        "list",
+        (),
+        "variable for the agent: KEY=VALUE, or KEY to pass the host's value",
+        metavar="KEY[=VALUE]",
+    ),
+    Option("reasoning-effort", "str", None, "reasoning effort that agents ask their model for", metavar="LEVEL"),
+    Option("replay-strict", "bool", False, "refuse a replayed request whose tool outputs differ from the recording"),
+    Option("record", "bool", False, "write each healthy rollout's exchanges into its task's recorded/ directory"),
+)
+
+# Ini values without a command-line spelling: name, type, default, help.
+INI_ONLY: tuple[tuple[str, str, Any, str], ...] = (
+    ("benchflow_tasks", "args", ["tasks"], "directories searched for tasks when an agent is named and no path is"),
+)
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_ENV_ITEM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run was asked to do; the attributes are the options of the same name."""
+
+    agents: tuple[str, ...] = ("baseline",)
+    models: tuple[str, ...] = ("replay",)
+    sandbox: str = "local"
+    jobs_dir: Path = Path("jobs")
+    job_name: str = ""
+    trials: int = 1
+    agent_timeout: float | None = None
+    idle_timeout: float | None = None
+    skills: str = "default"
+    gate: str = "health"
+    keep_sandbox: bool = False
+    agent_env: tuple[str, ...] = ()
+    reasoning_effort: str | None = None
+    replay_strict: bool = False
+    record: bool = False
+    tasks: tuple[str, ...] = field(default=("tasks",))
+
+
+def host_variable(name: str) -> str | None:
+    """Return a host environment variable, None when unset or empty. All look-ups go through here."""
+    return os.environ.get(name) or None
+
+
+def read_settings(lookup: Callable[[Option], Any], tasks: Sequence[str], root: Path) -> Settings:
+    """Make `Settings` from a look-up of raw option values (command line over ini). Raises: UsageError.
+
+    `root` is what a relative jobs directory is relative to.
+    """
+    raw = {option.name: _typed(option, lookup(option)) for option in OPTIONS}
+    if raw["trials"] < 1:
+        raise UsageError(f"--benchflow-trials is {raw['trials']}; it takes a whole number of at least 1")
+    for name in ("agent-timeout", "idle-timeout"):
+        if raw[name] is not None and not 0 < raw[name] < float("inf"):
+            raise UsageError(f"--benchflow-{name} is {raw[name]}; it takes a number of seconds above 0")
+    if raw["job-name"] and not _SAFE_NAME.match(raw["job-name"]):
+        raise UsageError(
+            f"--benchflow-job-name is {raw['job-name']!r}; it takes letters, digits, dots, dashes and underscores, "
+            "not starting with a dot or a dash"
+        )
+    for item in raw["agent-env"]:
+        if not _ENV_ITEM.match(item):
+            raise UsageError(f"--benchflow-agent-env got {item.partition('=')[0]!r}; it takes KEY=VALUE or KEY")
+    return Settings(
+        agents=raw["agent"] or ("baseline",),
+        models=raw["model"] or ("replay",),
+        sandbox=raw["sandbox"],
+        jobs_dir=root / raw["jobs-dir"],
+        job_name=raw["job-name"],
+        trials=raw["trials"],
+        agent_timeout=raw["agent-timeout"],
+        idle_timeout=raw["idle-timeout"],
+        skills=raw["skills"],
+        gate=raw["gate"],
+        keep_sandbox=raw["keep-sandbox"],
+        agent_env=raw["agent-env"],
+        reasoning_effort=raw["reasoning-effort"],
+        replay_strict=raw["replay-strict"],
+        record=raw["record"],
+        tasks=tuple(tasks),
+    )
+
+
+def _typed(option: Option, value: Any) -> Any:
+    """Convert a command-line or ini value to the option's kind. Raises: UsageError naming what is accepted."""
+    if value is None or value in ("", []):
+        return option.default
+    if option.kind == "list":
+        return tuple(dict.fromkeys(value)) if option.name in ("agent", "model") else tuple(value)
+    if option.kind == "bool":
+        return bool(value)
+    if option.kind in ("int", "float"):
+        try:
+            return int(value) if option.kind == "int" else float(value)
+        except ValueError:
+            noun = "a whole number" if option.kind == "int" else "a number"
+            raise UsageError(f"{option.flag} is {value!r}; it takes {noun}") from None
+    if option.choices and value not in option.choices:
+        raise UsageError(f"{option.flag} is {value!r}; it takes one of: {', '.join(option.choices)}")
+    return value

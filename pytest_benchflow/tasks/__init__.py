@@ -1,0 +1,1 @@
+"""Read task directories of either layout into one frozen `Task`."""

@@ -1,0 +1,1 @@
+"""Which exchanges count, and the trainer row made of them."""

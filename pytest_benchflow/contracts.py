@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from pytest_benchflow.records.journal import Journal
@@ -194,6 +194,14 @@ class Upstream(Protocol):
         """Free connections; safe to call twice."""
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class AgentContext:
     """All an agent needs for one prompt (one step of a task)."""
@@ -213,6 +221,8 @@ class AgentContext:
     reasoning_effort: str | None = None
     skills_dir: str | None = None  # inside the sandbox; None: no skills in this rollout
     step: str | None = None
+    redact: Callable[[Any], Any] = _as_it_is  # text or JSON value -> the same without secrets; for logs
+    busy: Callable[[], bool] = _never  # whether a model call is open: an agent that waits for its model is not idle
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.jsontext import dumps, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ class Journal:
 
     def append(self, record: dict[str, Any]) -> None:
         """Write one record. Raises: OSError when the disk does; a part-written line is cut off again."""
-        self.append_line(orjson.dumps(self._prepare(record) if self._prepare else record))
+        self.append_line(dumps(self._prepare(record) if self._prepare else record))
 
     def append_line(self, line: bytes) -> None:
         """Write one line that is already JSON without a newline."""
@@ -71,8 +72,8 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
     """Yield each record of a JSONL file. Raises: RecordError naming file and line."""
     for number, line in read_lines(path):
         try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
+            record = loads(line)
+        except ValueError as error:
             raise RecordError(f"{path}:{number}: not JSON ({error})") from None
         if not isinstance(record, dict):
             raise RecordError(f"{path}:{number}: a {type(record).__name__}, where each line holds a JSON object")
@@ -93,10 +94,10 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object. Raises: RecordError."""
     try:
-        value = orjson.loads(path.read_bytes())
+        value = loads(path.read_bytes())
     except FileNotFoundError:
         raise RecordError(f"{path}: there is no such file") from None
-    except orjson.JSONDecodeError as error:
+    except ValueError as error:
         raise RecordError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
         raise RecordError(f"{path}: a {type(value).__name__}, where a JSON object belongs")

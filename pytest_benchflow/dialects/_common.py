@@ -1,0 +1,93 @@
+"""What the wire formats share: event streams, counts, error bodies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.contracts import Outcome
+from pytest_benchflow.records.jsontext import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# The error type of a record whose answer stopped before its end; what did come is still the answer.
+INCOMPLETE = "incomplete_stream"
+
+# Keys under which providers put reasoning beside a message's content.
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+
+
+def events(raw: bytes) -> Iterator[tuple[str | None, bytes]]:
+    """Yield (event name, data) of a server-sent event stream; an unfinished last event is yielded as it is."""
+    name: str | None = None
+    data: list[bytes] = []
+    for line in raw.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"):
+        if not line:
+            if data:
+                yield name, b"\n".join(data)
+            name, data = None, []
+            continue
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value.decode(errors="replace")
+    if data:
+        yield name, b"\n".join(data)
+
+
+def count(value: Any) -> int | None:
+    """Return a token count, None for anything that is not a whole number of at least 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return `value` when it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: Any) -> list[Any]:
+    """Return `value` when it is a JSON array, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def text(value: Any) -> str:
+    """Return `value` when it is a string, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def error_text(body: Any) -> str:
+    """Return what an error body says, in a line."""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("code") or error.get("type") or ""
+    return str(error)[:300]
+
+
+def failure(status: int | None, body: Any, error: Mapping[str, Any] | None) -> Outcome | None:
+    """Return how an exchange failed as far as every format agrees, None when its body must be looked at."""
+    if error and error.get("type") != INCOMPLETE:
+        return Outcome("error", f"{error.get('type')}: {error.get('message')}")
+    if status is not None and not 200 <= status < 300:
+        return Outcome("error", f"HTTP {status}: {error_text(body)}")
+    if not isinstance(body, dict):
+        return Outcome("error", "no answer" if body is None else "the answer is not a JSON object")
+    if body.get("error"):
+        return Outcome("error", f"error body: {error_text(body)}")
+    if error:
+        return Outcome("partial", str(error.get("message")))
+    return None
+
+
+def single_effort(typed: Any, nested: Any) -> str | None:
+    """Return the effort a body names; two that contradict each other are returned as both, "high|max"."""
+    named = list(dict.fromkeys(value for value in (typed, nested) if isinstance(value, str)))
+    return "|".join(named) or None
+
+
+def arguments_text(value: Any) -> str:
+    """Return a call's arguments as JSON text; a string is the text itself, as the model wrote it."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else dumps(value).decode()

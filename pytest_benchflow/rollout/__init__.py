@@ -1,1 +1,1 @@
-"""Run one rollout: sandbox, proxy, agent, verifier, records."""
+"""Run one rollout: sandbox, gateway, agent, verifier, records."""

@@ -1,0 +1,98 @@
+"""Gather a job's rollouts into its own results.jsonl and summary.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.journal import read_records, write_json
+from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def rollouts_of(job_dir: Path) -> list[Rollout]:
+    """Return the job's rollouts, sorted by name; earlier attempts are not among them."""
+    return [Rollout(path) for path in sorted(job_dir.iterdir()) if (path / "config.json").is_file()]
+
+
+def write_job_files(job_dir: Path) -> dict[str, Any]:
+    """Write results.jsonl, summary.json and, where a row cannot be read, results.errors.json; return the summary."""
+    rollouts = rollouts_of(job_dir)
+    _write_rows(job_dir, rollouts)
+    summary = summarise(rollouts)
+    write_json(job_dir / "summary.json", summary)
+    return summary
+
+
+def summarise(rollouts: Iterable[Rollout]) -> dict[str, Any]:
+    """Count verdicts, rewards, tokens and cost. Unhealthy rollouts stay in `asked` and out of every mean."""
+    verdicts: Counter[str] = Counter()
+    categories: Counter[str] = Counter()
+    rewards: list[float] = []
+    unpriced = without_tokens = 0
+    cost = 0.0
+    tokens = 0
+    for rollout in rollouts:
+        try:
+            result = rollout.result
+        except RecordError:
+            verdicts["unhealthy"] += 1
+            categories["capture"] += 1
+            continue
+        verdict = str(result.get("verdict"))
+        verdicts[verdict] += 1
+        if verdict not in HEALTHY_VERDICTS:
+            categories[str(result.get("verdict_category"))] += 1
+        elif rollout.reward is not None:
+            rewards.append(rollout.reward)
+        usage = result.get("agent_result") or {}
+        if not result.get("proxy"):
+            continue
+        if usage.get("cost_usd") is None:
+            unpriced += 1
+        else:
+            cost += usage["cost_usd"]
+        if usage.get("total_tokens") is None:
+            without_tokens += 1
+        else:
+            tokens += usage["total_tokens"]
+    asked = sum(verdicts.values())
+    healthy = sum(verdicts[name] for name in HEALTHY_VERDICTS)
+    return {
+        "rollouts": {"asked": asked, "healthy": healthy, "unhealthy": asked - healthy},
+        "verdicts": dict(sorted(verdicts.items())),
+        "unhealthy_categories": dict(sorted(categories.items())),
+        "reward": {"scored": len(rewards), "asked": asked, "mean": sum(rewards) / len(rewards) if rewards else None},
+        "tokens": {"total": None if without_tokens else tokens, "subtotal": tokens, "unknown": without_tokens},
+        "cost_usd": {"total": None if unpriced else cost, "priced_subtotal": cost, "unpriced": unpriced},
+    }
+
+
+def _write_rows(job_dir: Path, rollouts: list[Rollout]) -> None:
+    """Join the rollouts' rows; example_id counts the tasks in the order of their names."""
+    rows: list[dict[str, Any]] = []
+    errors: list[dict[str, str]] = []
+    for rollout in rollouts:
+        try:
+            rows += read_records(rollout.dir.row)
+        except (RecordError, OSError) as error:
+            errors.append({"rollout": rollout.path.name, "error": str(error)})
+    tasks = sorted({_task_of(row) for row in rows})
+    lines = [orjson.dumps({**row, "example_id": tasks.index(_task_of(row))}) + b"\n" for row in rows]
+    (job_dir / "results.jsonl").write_bytes(b"".join(lines))
+    failures = job_dir / "results.errors.json"
+    if errors:
+        write_json(failures, {"errors": errors})
+    else:
+        failures.unlink(missing_ok=True)
+
+
+def _task_of(row: dict[str, Any]) -> str:
+    info = row.get("info")
+    return str(info.get("task_id")) if isinstance(info, dict) else ""

@@ -1,0 +1,85 @@
+"""Write down what a rollout was asked to be: config.json, without secrets."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow import __version__
+from pytest_benchflow.rollout.cell import SECRET_NAME, verifier_network
+from pytest_benchflow.rollout.limits import time_limits
+from pytest_benchflow.tasks.load import task_digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.rollout.cell import Cell
+
+
+def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
+    """Return config.json of a rollout that is about to start."""
+    config, task = cell.config, cell.task
+    first = task.steps[0]
+    limits = time_limits(config, task, first)
+    return {
+        "task_path": str(task.path),
+        "task_digest": task_digest(task),
+        "task_name": task.name,
+        "task_skills": list(task.skills),
+        "agent": cell.agent.name,
+        "agent_version": cell.agent.version,
+        "model": cell.model,
+        "reasoning_effort": config.reasoning_effort,
+        "skill_mode": cell.skill_mode,
+        "trial": config.trial,
+        "environment": cell.backend.name,
+        "environment_mode": first.verifier.environment_mode,
+        "acp_transport": None,
+        "network": {"agent": "proxy", "verifier": verifier_network(task, first)},
+        "timeout_sec": limits.agent,
+        "limits": {"seconds": {step.name or "task": time_limits(config, task, step).as_json() for step in task.steps}},
+        "replay_strict": config.replay_strict,
+        "source": _source(task.path) if task.source is None else dict(task.source),
+        "plugin_version": __version__,
+        "litellm_version": _version("litellm"),
+        "python_version": platform.python_version(),
+        "session_id": session_id,
+        "agent_env": {
+            name: "(left out)" if SECRET_NAME.search(name) else value for name, value in config.agent_env.items()
+        },
+    }
+
+
+@cache
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def _source(path: Path) -> dict[str, Any] | None:
+    """Return the repository, commit and state of the checkout a task lies in; None outside of one."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(path), *arguments], capture_output=True, text=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    # Only this task's files decide whether it is dirty: a whole large repository would be slow to look through.
+    return {
+        "repo": git("remote", "get-url", "origin"),
+        "commit": commit,
+        "dirty": bool(git("status", "--porcelain", "--", ".")),
+    }

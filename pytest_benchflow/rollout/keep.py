@@ -1,0 +1,47 @@
+"""Keep what a task asked for after its agent ended."""
+
+from __future__ import annotations
+
+import fnmatch
+import shutil
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import Sandbox
+    from pytest_benchflow.tasks.task import Artifact, Task
+
+# Where a task may always leave something to keep.
+_ALWAYS = "/logs/artifacts"
+
+
+async def keep_artifacts(task: Task, sandbox: Sandbox, target: Path) -> None:
+    """Copy the declared artifacts and /logs/artifacts out of the sandbox; what is not there is left out."""
+    declared = [*task.artifacts, *(artifact for step in task.steps for artifact in step.artifacts)]
+    await _keep(sandbox, _ALWAYS, target)
+    for artifact in declared:
+        await _keep(sandbox, artifact.source, _place(target, artifact))
+        _exclude(_place(target, artifact), artifact.exclude)
+
+
+async def _keep(sandbox: Sandbox, source: str, target: Path) -> None:
+    try:
+        await sandbox.download(source, target)
+    except FileNotFoundError:
+        return
+
+
+def _place(target: Path, artifact: Artifact) -> Path:
+    """Return where an artifact goes; a destination never leads out of the artifacts directory."""
+    wanted = PurePosixPath(artifact.destination or PurePosixPath(artifact.source).name)
+    return target.joinpath(*(part for part in wanted.parts if part not in ("/", "..", ".")))
+
+
+def _exclude(root: Path, patterns: tuple[str, ...]) -> None:
+    for pattern in patterns:
+        for path in sorted(root.rglob("*")) if root.is_dir() else []:
+            name = path.relative_to(root).as_posix()
+            if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(path.name, pattern):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)

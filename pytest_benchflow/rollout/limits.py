@@ -1,0 +1,42 @@
+"""Derive every time limit from one table, so that none is shorter than what it contains."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_benchflow.rollout.config import RolloutConfig
+    from pytest_benchflow.tasks.task import Step, Task
+
+DEFAULT_AGENT_SEC = 1800.0
+_SETUP_SEC = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """Seconds for each part of one step. The gateway and its upstream have none: the agent's limit ends them."""
+
+    agent: float
+    llm_client: float  # what the agent is told to wait for a model: never less than its own limit
+    idle: float | None
+    install: float
+    setup: float
+    verifier: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the limits as config.json holds them."""
+        return asdict(self)
+
+
+def time_limits(config: RolloutConfig, task: Task, step: Step) -> TimeLimits:
+    """Return the limits of a step: the option's, else the task's, else the default."""
+    agent = config.agent_timeout or step.agent.timeout_sec or DEFAULT_AGENT_SEC
+    return TimeLimits(
+        agent=agent,
+        llm_client=agent,
+        idle=config.idle_timeout,
+        install=max(_SETUP_SEC, task.environment.build_timeout_sec),
+        setup=max(_SETUP_SEC, task.environment.build_timeout_sec),
+        verifier=step.verifier.timeout_sec,
+    )

@@ -1,0 +1,84 @@
+"""Drive coroutines from test items: one long-lived background thread with one asyncio loop per process.
+
+Sandboxes are spawned from this thread, because bubblewrap's die-with-parent follows the thread, not the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+
+_CLEAN_UP_SEC = 60.0
+
+
+class Pool:
+    """A background event loop; made on first use, ended by `close`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and return its result.
+
+        When the waiting thread is interrupted, the coroutine is cancelled and given time to clean up first.
+        """
+        loop = self._started()
+        done: Future[T] = Future()
+        holder: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            task = loop.create_task(work)
+            holder.append(task)
+            task.add_done_callback(lambda finished: _transfer(finished, done))
+
+        loop.call_soon_threadsafe(start)
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in holder])
+                done.exception(timeout=_CLEAN_UP_SEC)
+            raise
+
+    def close(self) -> None:
+        """Cancel what still runs, end the loop and its thread; safe to call twice."""
+        if self._loop is None or self._thread is None:
+            return
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        asyncio.run_coroutine_threadsafe(_cancel_rest(), loop).result(timeout=_CLEAN_UP_SEC)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=_CLEAN_UP_SEC)
+        loop.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="benchflow", daemon=True)
+            self._thread.start()
+        return self._loop
+
+
+async def _cancel_rest() -> None:
+    rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _transfer(task: asyncio.Task[T], done: Future[T]) -> None:
+    if task.cancelled():
+        done.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(task.result())

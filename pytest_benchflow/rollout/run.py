@@ -1,0 +1,188 @@
+"""Run one rollout: sandbox, gateway, agent, verifier, records. The whole flow is `_drive`."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.contracts import AgentContext, Mount, SandboxSpec
+from pytest_benchflow.errors import BenchflowError, SandboxError
+from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.rollout.cell import resolve, verifier_network
+from pytest_benchflow.rollout.host import Host
+from pytest_benchflow.rollout.keep import keep_artifacts
+from pytest_benchflow.rollout.limits import time_limits
+from pytest_benchflow.rollout.outcome import finish
+from pytest_benchflow.rollout.skills import bring_skills
+from pytest_benchflow.rollout.state import RolloutState, begin
+from pytest_benchflow.rollout.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from pytest_benchflow.contracts import AgentOutcome, Endpoint, Sandbox
+    from pytest_benchflow.rollout.cell import Cell
+    from pytest_benchflow.rollout.config import RolloutConfig
+    from pytest_benchflow.tasks.task import Step
+
+
+async def run_rollout(
+    config: RolloutConfig, *, host: Host | None = None, watch: Callable[[str], None] | None = None
+) -> Rollout:
+    """Run a rollout and return what it left on disk; a failed rollout is returned, not raised.
+
+    `watch` hears the name of each phase as it begins. Raises: UnsupportedError when this cell cannot run here,
+    UsageError, TaskError and ProviderError for what was wrong before anything started, CancelledError after the
+    records are complete.
+    """
+    return await run_cell(resolve(config), host=host, watch=watch)
+
+
+async def run_cell(cell: Cell, *, host: Host | None = None, watch: Callable[[str], None] | None = None) -> Rollout:
+    """Run a resolved cell; see `run_rollout`."""
+    async with AsyncExitStack() as stack:
+        state = begin(cell, host or await stack.enter_async_context(Host()), watch)
+        try:
+            await _drive(state)
+        except asyncio.CancelledError:
+            state.fail("the rollout was interrupted", "interrupted")
+            raise
+        except BenchflowError as error:
+            state.fail(str(error), error.category)
+        except Exception as error:
+            state.fail(f"{type(error).__name__}: {error}", "internal", traceback.format_exc())
+        finally:
+            finish(state)
+    return Rollout(state.dir.path)
+
+
+async def _drive(state: RolloutState) -> None:
+    """Take a task through its steps in one sandbox."""
+    cell = state.cell
+    async with AsyncExitStack() as stack:
+        with state.phase("agent_setup"):
+            mounts = await cell.agent.install(cell.backend, cell.task, state.dir.agent_logs)
+        with state.phase("environment_setup"):
+            sandbox = await stack.enter_async_context(_sandbox(state, mounts))
+            skills_dir = await bring_skills(cell.task, sandbox, cell.skill_mode)
+            endpoint = await stack.enter_async_context(_endpoint(state))
+        for step in cell.task.steps:
+            with state.phase("environment_setup"):
+                await _prepare(state, step, sandbox)
+            with state.phase("agent_execution"):
+                await _work(state, step, sandbox, endpoint, skills_dir)
+            with state.phase("verifier"):
+                await _score(state, step, sandbox)
+            if not state.goes_on(step):
+                break
+        await keep_artifacts(cell.task, sandbox, state.dir.artifacts)
+
+
+async def _prepare(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
+    """Lay out a step's files, run its setup script and wait for the healthcheck."""
+    if step.workdir:
+        await sandbox.upload(step.workdir, sandbox.workdir)
+    if step.setup:
+        await sandbox.enter("setup", "none")
+        limit = time_limits(state.cell.config, state.cell.task, step).setup
+        result = await sandbox.exec(["sh", f"{sandbox.workdir}/{step.setup.name}"], cwd=sandbox.workdir, timeout=limit)
+        if result.exit_code != 0:
+            raise SandboxError(f"{step.setup.name} of step {step.name} failed: {result.stderr.strip()[-400:]}")
+    await sandbox.enter("agent", "proxy")
+    check = step.healthcheck or state.cell.task.environment.healthcheck
+    if check:
+        await asyncio.sleep(check.start_period_sec)
+        for _attempt in range(check.retries + 1):
+            probe = await sandbox.exec(["sh", "-c", check.command], cwd=sandbox.workdir, timeout=check.timeout_sec)
+            if probe.exit_code == 0:
+                return
+            await asyncio.sleep(check.interval_sec)
+        raise SandboxError(f"the healthcheck {check.command!r} failed {check.retries + 1} times")
+
+
+async def _work(
+    state: RolloutState, step: Step, sandbox: Sandbox, endpoint: Endpoint | None, skills_dir: str | None
+) -> AgentOutcome:
+    """Let the agent work on one step."""
+    config, task = state.cell.config, state.cell.task
+    limits = time_limits(config, task, step)
+    route = state.cell.route
+    state.prompt(step)
+    outcome = await state.cell.agent.run(
+        AgentContext(
+            task=task,
+            instruction=step.instruction,
+            sandbox=sandbox,
+            events=state.events,
+            log_dir=state.dir.agent_logs,
+            timeout_sec=limits.agent,
+            idle_timeout_sec=limits.idle,
+            model=route.agent_model if route else "none",
+            base_url=await sandbox.reach(endpoint) if endpoint else None,
+            token=endpoint.token if endpoint else None,
+            env=config.agent_env,
+            user=step.agent.user,
+            reasoning_effort=config.reasoning_effort,
+            skills_dir=skills_dir,
+            step=step.name,
+        )
+    )
+    state.agent_ended(outcome, limits)
+    return outcome
+
+
+async def _score(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
+    """Verify one step; the files of a step that has a name go into a directory of that name."""
+    cell = state.cell
+    score = await verify(
+        cell.task,
+        step,
+        sandbox,
+        network=verifier_network(cell.task, step),
+        timeout_sec=time_limits(cell.config, cell.task, step).verifier,
+        keep=state.dir.verifier / step.name if step.name else state.dir.verifier,
+        redactor=state.redactor,
+    )
+    state.scored(step, score)
+
+
+@asynccontextmanager
+async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncIterator[Sandbox]:
+    """Make a sandbox and see that it is gone afterwards, whatever happens; each event goes into the ledger."""
+    cell, host = state.cell, state.host
+    scratch = host.scratch.new(state.sandbox_id)
+    spec = SandboxSpec(id=state.sandbox_id, task=cell.task, scratch=scratch, mounts=mounts, env=cell.environment)
+    facts = {"sandbox": spec.id, "backend": cell.backend.name, "rollout": state.dir.path.name, "scratch": str(scratch)}
+    host.ledger(state.job_dir, "create", **facts)
+    sandbox: Sandbox | None = None
+    try:
+        sandbox = await cell.backend.create(spec)
+        host.ledger(state.job_dir, "created", **facts)
+        state.sandbox_made(sandbox)
+        yield sandbox
+    finally:
+        if sandbox is not None:
+            await asyncio.shield(sandbox.stop())
+        if not cell.config.keep_sandbox:
+            await asyncio.to_thread(host.scratch.discard, scratch)
+        host.ledger(state.job_dir, "kept" if cell.config.keep_sandbox else "deleted", **facts)
+
+
+@asynccontextmanager
+async def _endpoint(state: RolloutState) -> AsyncIterator[Endpoint | None]:
+    """Open the door to the model for as long as the rollout lasts; None for an agent that calls no model."""
+    route = state.cell.route
+    if route is None:
+        yield None
+        return
+    endpoint = await state.host.gateway().open(
+        rundir=state.dir, upstream=route.upstream, redactor=state.redactor, model=route.agent_model
+    )
+    state.redactor.add(endpoint.token)
+    try:
+        yield endpoint
+    finally:
+        state.endpoint_closed(await asyncio.shield(endpoint.close()))
+        await route.upstream.close()

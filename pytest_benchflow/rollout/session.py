@@ -1,0 +1,122 @@
+"""Run each rollout of a session at most once, whichever item or worker asks first."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from pytest_benchflow.errors import RecordError, UsageError
+from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.rollout.cell import resolve
+from pytest_benchflow.rollout.host import Host
+from pytest_benchflow.rollout.job import begin_job, finish_job, recover_jobs
+from pytest_benchflow.rollout.pool import Pool
+from pytest_benchflow.rollout.run import run_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pytest_benchflow.rollout.config import RolloutConfig
+    from pytest_benchflow.settings import Settings
+
+
+class RolloutSession:
+    """The rollouts of one pytest session in one process.
+
+    Under xdist each worker has one, all with the same `session_id` and job name; only the one with `leads` writes
+    the job's own files, recovers what earlier runs left and refuses a job that another session works on.
+    """
+
+    def __init__(self, settings: Settings, *, session_id: str, leads: bool = True) -> None:
+        self.settings = settings
+        self.session_id = session_id
+        self.pool = Pool()
+        self._leads = leads
+        self._host: Host | None = None
+        self._job_lock: IO[str] | None = None
+        self._finished: dict[Path, Rollout] = {}
+
+    @property
+    def job_dir(self) -> Path:
+        """Return the directory of this run."""
+        return self.settings.jobs_dir / self.settings.job_name
+
+    def open(self) -> None:
+        """Take the job directory. Raises: UsageError when another session has it."""
+        if not self._leads or self._job_lock is not None:
+            return
+        recover_jobs(self.settings.jobs_dir, except_job=self.job_dir)
+        self.job_dir.mkdir(parents=True, exist_ok=True)
+        self._job_lock = _take(self.job_dir / ".lock", self.job_dir)
+        begin_job(self.job_dir, self.settings, self.session_id)
+
+    def get(self, config: RolloutConfig, watch: Callable[[str], None] | None = None) -> Rollout:
+        """Return the rollout of this configuration, running it if this session has not yet.
+
+        Raises: UnsupportedError (skip), UsageError, TaskError, ProviderError; KeyboardInterrupt after cleaning up.
+        """
+        cell = resolve(config)
+        path = self.job_dir / config.rollout_name(cell.task)
+        if path not in self._finished:
+            self.open()
+            with _locked(RunDir(path)):
+                if not self._done_here(path):
+                    self.pool.run(run_cell(cell, host=self.host(), watch=watch))
+            self._finished[path] = Rollout(path)
+        return self._finished[path]
+
+    def host(self) -> Host:
+        """Return what this process's rollouts share, started on first use."""
+        if self._host is None:
+            self._host = Host(self.session_id)
+            self.pool.run(self._host.__aenter__())
+        return self._host
+
+    def close(self) -> None:
+        """Free everything; safe to call twice."""
+        if self._host is not None:
+            self.pool.run(self._host.__aexit__(None, None, None))
+            self._host = None
+        self.pool.close()
+        if self._job_lock is not None:
+            finish_job(self.job_dir)
+            self._job_lock.close()
+            self._job_lock = None
+
+    def _done_here(self, path: Path) -> bool:
+        """Tell whether another item or worker of this session has finished the rollout."""
+        rollout = Rollout(path)
+        try:
+            return rollout.config.get("session_id") == self.session_id and rollout.result.get("verdict") is not None
+        except RecordError:
+            return False
+
+
+@contextmanager
+def _locked(rundir: RunDir) -> Iterator[None]:
+    """Hold a rollout's lock; the kernel drops it with the process, so a stale one cannot exist."""
+    rundir.path.mkdir(parents=True, exist_ok=True)
+    with rundir.lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _take(path: Path, job_dir: Path) -> IO[str]:
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise UsageError(
+            f"{job_dir} is in use by another session (process {holder}); wait for it, or pass another --benchflow-job-name"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file

@@ -1,0 +1,175 @@
+"""Hold what is known about a rollout while it runs."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.records.journal import Journal, write_json
+from pytest_benchflow.records.redact import Redactor
+from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.rollout.asked import config_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import AgentOutcome, EndpointReport, Sandbox
+    from pytest_benchflow.rollout.cell import Cell
+    from pytest_benchflow.rollout.host import Host
+    from pytest_benchflow.rollout.limits import TimeLimits
+    from pytest_benchflow.rollout.verify import Score
+    from pytest_benchflow.tasks.task import Step
+
+
+def now() -> str:
+    """Return the time in UTC as ISO 8601 with microseconds."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a rollout is not what it should be; the first one is the one that counts."""
+
+    message: str
+    category: str
+    details: str | None = None
+
+
+@dataclass(slots=True)
+class RolloutState:
+    """A rollout under way."""
+
+    cell: Cell
+    host: Host
+    dir: RunDir
+    job_dir: Path
+    redactor: Redactor
+    events: Journal
+    config: dict[str, Any]
+    watch: Callable[[str], None] | None
+    sandbox_id: str
+    started: float = field(default_factory=time.monotonic)
+    started_at: str = field(default_factory=now)
+    seconds: dict[str, float] = field(default_factory=dict)
+    moments: dict[str, str] = field(default_factory=dict)
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+    outcomes: list[AgentOutcome] = field(default_factory=list)
+    scores: list[tuple[Step, Score]] = field(default_factory=list)
+    failure: Failure | None = None
+    report: EndpointReport | None = None
+    current: str = "harness"
+
+    def fail(self, message: str, category: str, details: str | None = None) -> None:
+        """Record the first thing that went wrong."""
+        if self.failure is None:
+            self.failure = Failure(self.redactor.text(message), category, details and self.redactor.text(details))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a phase; the seconds of one that comes several times add up."""
+        if self.watch:
+            self.watch(name)
+        self.moments.setdefault(f"{name}_started_at", now())
+        self.current = {"agent_execution": "agent", "verifier": "verifier"}.get(name, "harness")
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+            self.moments[f"{name}_finished_at"] = now()
+            self.current = "harness"
+
+    def prompt(self, step: Step) -> None:
+        """Record a prompt before the agent sees it."""
+        self.prompts.append({"step": step.name, "prompt": step.instruction})
+        write_json(self.dir.prompts, self.redactor.value(self.prompts))
+
+    def agent_ended(self, outcome: AgentOutcome, limits: TimeLimits) -> None:
+        """Take note of how the agent's run ended."""
+        self.outcomes.append(outcome)
+        if outcome.stop == "timeout":
+            self.fail(f"Agent timed out after {limits.agent:g}s", "timeout")
+        elif outcome.stop == "idle":
+            self.fail(f"Agent was silent for {limits.idle:g}s", "idle_timeout")
+        elif outcome.stop != "finished":
+            said = outcome.error or f"the agent ended its turn with {outcome.stop_reason or outcome.stop}"
+            self.fail(said, outcome.error_category or f"agent_{outcome.stop}")
+
+    def scored(self, step: Step, score: Score) -> None:
+        """Take note of a step's score."""
+        self.scores.append((step, score))
+        if score.rewards:
+            record = {"step": step.name, "rewards": dict(score.rewards), "timestamp": now()}
+            journal = Journal(self.dir.rewards)
+            journal.append(record)
+            journal.close()
+
+    def goes_on(self, step: Step) -> bool:
+        """Tell whether the steps after this one run: nothing failed, and the step reached its min_reward."""
+        score = self.scores[-1][1]
+        if self.failure or score.error:
+            return False
+        least = step.min_reward
+        if least is None or not score.rewards:
+            return True
+        wanted = least if isinstance(least, Mapping) else {"reward": least}
+        return all(score.rewards.get(name, float("-inf")) >= value for name, value in wanted.items())
+
+    def sandbox_made(self, sandbox: Sandbox) -> None:
+        """Add what only the sandbox knows to config.json."""
+        self.config["acp_transport"] = sandbox.transport if self.cell.route else None
+        self.config["limits"]["sandbox"] = dict(sandbox.limits)
+        self.config["workdir"] = sandbox.workdir
+        write_json(self.dir.config, self.redactor.value(self.config))
+
+    def endpoint_closed(self, report: EndpointReport) -> None:
+        """Take note of what passed through the gateway."""
+        self.report = report
+        if report.mismatch:
+            self.fail(f"a request differs from the recording: {report.mismatch}", "replay_mismatch")
+
+
+def begin(cell: Cell, host: Host, watch: Callable[[str], None] | None) -> RolloutState:
+    """Make the rollout's directory and write config.json; an earlier attempt there is kept under attempts/."""
+    config = cell.config
+    job_dir = config.jobs_dir / (config.job_name or datetime.now(UTC).strftime("%Y-%m-%d__%H-%M-%S"))
+    rundir = RunDir(job_dir / config.rollout_name(cell.task))
+    _set_aside(rundir)
+    rundir.create()
+    redactor = Redactor(cell.secrets)
+    state = RolloutState(
+        cell=cell,
+        host=host,
+        dir=rundir,
+        job_dir=job_dir,
+        redactor=redactor,
+        events=Journal(rundir.acp),
+        config=config_record(cell, host.session_id),
+        watch=watch,
+        sandbox_id=f"bf-{os.getpid()}-{secrets.token_hex(4)}",
+    )
+    state.events = Journal(
+        rundir.acp, lambda event: redactor.value({"phase": state.current, "timestamp": now(), **event})
+    )
+    state.config["started_at"] = state.started_at
+    write_json(rundir.config, redactor.value(state.config))
+    return state
+
+
+def _set_aside(rundir: RunDir) -> None:
+    """Move what an earlier attempt left into attempts/<k>/: nothing captured is ever overwritten."""
+    left = [p for p in rundir.path.iterdir() if p not in (rundir.attempts, rundir.lock)] if rundir.path.is_dir() else []
+    if not left:
+        return
+    done = [int(p.name) for p in rundir.attempts.iterdir() if p.name.isdigit()] if rundir.attempts.is_dir() else []
+    target = rundir.attempts / str(max(done, default=0) + 1)
+    target.mkdir(parents=True)
+    for path in left:
+        path.rename(target / path.name)

@@ -1,0 +1,225 @@
+"""Score what an agent left: bring the tests in, run them, read the reward. A dead verifier is never a 0."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_benchflow.errors import SandboxError, VerifierError
+from pytest_benchflow.settings import host_variable
+from pytest_benchflow.tasks.load import expand_env
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import ExecResult, Network, Sandbox
+    from pytest_benchflow.records.redact import Redactor
+    from pytest_benchflow.tasks.task import Step, Task
+
+LOGS = "/logs/verifier"
+
+# What a test runner prints when it really ran something.
+_RAN = re.compile(
+    r"\b[1-9]\d* (?:passed|failed|error)|\bRan [1-9]\d* tests?\b|^(?:ok|not ok) \d+|\btests? [1-9]\d*\b|\b[1-9]\d* tests?\b",
+    re.MULTILINE,
+)
+# Only what a verifier needs for itself: a missing program of the agent's, or a refused port of its server, is a score.
+_BOOTSTRAP = re.compile(
+    r"^.*(?:\b(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda)(?:: command)?(?:: line \d+)?: not found|"
+    r"\b(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda): command not found|"
+    r"No module named '?(?:pytest|pip|uv)\b|Could not resolve host|Temporary failure in name resolution|"
+    r"curl: \((?:6|28|35|60)\)|wget: unable to resolve|E: (?:Unable to (?:fetch|locate)|Failed to fetch|Package )|"
+    r"Could not find a version that satisfies|No matching distribution found|Failed to establish a new connection|"
+    r"[Ff]ailed to (?:fetch|download)\b|error sending request for url|npm (?:ERR!|error) (?:code E|network)).*$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The rewards of one step. Either `rewards` holds a finite "reward", or `error` says why there is none."""
+
+    rewards: Mapping[str, float] | None
+    error: str | None = None
+    category: str | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+
+async def verify(
+    task: Task, step: Step, sandbox: Sandbox, *, network: Network, timeout_sec: float, keep: Path, redactor: Redactor
+) -> Score:
+    """Run a step's verifier in the same sandbox after its agent's processes are dead; files go to `keep`.
+
+    Raises: SandboxError when the sandbox itself fails; everything else is in the score.
+    """
+    tests = step.tests
+    if tests is None:
+        return Score({})
+    try:
+        await sandbox.enter("verifier", network)
+        result = await _run_tests(task, step, tests, sandbox, timeout_sec)
+        _keep_output(keep, result, redactor)
+        await _fetch(sandbox, keep)
+        return Score(_score(keep, result, timeout_sec))
+    except VerifierError as error:
+        return Score(None, str(error), error.category)
+
+
+async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, timeout_sec: float) -> ExecResult:
+    target = task.tests_target
+    # What an agent may have planted must not be what scores it: tests and the reward directory start empty.
+    cleared = await sandbox.exec(["sh", "-c", f"rm -rf {target} {LOGS} && mkdir -p {LOGS} && chmod 777 {LOGS}"], user=0)
+    if cleared.exit_code != 0:
+        raise SandboxError(f"{target} and {LOGS} could not be cleared before the verifier: {cleared.stderr.strip()}")
+    await sandbox.upload(tests, target)
+    variables, _unset = expand_env(step.verifier.env, host_variable)
+    return await sandbox.exec(
+        _command(tests, target),
+        env={**_places(target), **variables},
+        cwd=sandbox.workdir,
+        user=step.verifier.user,
+        timeout=timeout_sec,
+    )
+
+
+def _command(tests: Path, target: str) -> list[str]:
+    """Run test.sh as its first line says, so that a lost executable bit does not matter."""
+    script = f"{target}/test.sh"
+    with (tests / "test.sh").open("rb") as file:
+        first = file.readline(512).decode("utf-8", "replace").strip()
+    return [*first[2:].split(maxsplit=1), script] if first.startswith("#!") else ["bash", script]
+
+
+def _places(target: str) -> dict[str, str]:
+    return {
+        "BENCHFLOW_VERIFIER_DIR": target,
+        "BENCHFLOW_REWARD_TEXT": f"{LOGS}/reward.txt",
+        "BENCHFLOW_REWARD_JSON": f"{LOGS}/reward.json",
+        "BENCHFLOW_REWARD_DETAILS_JSON": f"{LOGS}/reward-details.json",
+        "BENCHFLOW_CTRF_JSON": f"{LOGS}/ctrf.json",
+    }
+
+
+def _keep_output(keep: Path, result: ExecResult, redactor: Redactor) -> None:
+    keep.mkdir(parents=True, exist_ok=True)
+    (keep / "test-stdout.txt").write_text(redactor.text(result.stdout), encoding="utf-8")
+    (keep / "test-stderr.txt").write_text(redactor.text(result.stderr), encoding="utf-8")
+
+
+async def _fetch(sandbox: Sandbox, keep: Path) -> None:
+    draft = keep / ".incoming"
+    try:
+        await sandbox.download(LOGS, draft)
+    except FileNotFoundError:
+        raise VerifierError(f"{LOGS} is gone after the verifier ran", category="no_reward") from None
+    await asyncio.to_thread(_settle, draft, keep)
+
+
+def _settle(draft: Path, keep: Path) -> None:
+    """Move what the verifier wrote beside its output, which keeps its name."""
+    ours = ("test-stdout.txt", "test-stderr.txt")
+    for entry in sorted(draft.iterdir()):
+        if entry.is_symlink() or entry.name in ours:
+            continue
+        target = keep / entry.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        entry.replace(target)
+    shutil.rmtree(draft)
+
+
+def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, float]:
+    """Read the fresh reward, which wins over the exit code. Raises: VerifierError."""
+    rewards = read_rewards(keep)
+    if rewards is None:
+        if result.timed_out:
+            raise VerifierError(f"the verifier gave no reward within its {timeout_sec:g} s", category="timeout")
+        dead = dead_bootstrap(keep, result.stdout, result.stderr)
+        if dead:
+            raise VerifierError(f"the verifier could not start its tests: {dead}", category="bootstrap")
+        tail = (result.stderr.strip() or result.stdout.strip())[-400:]
+        raise VerifierError(
+            f"the verifier wrote neither reward.json nor reward.txt in {LOGS} and exited with {result.exit_code}"
+            + (f"; it said last: {tail}" if tail else " without a word"),
+            category="no_reward" if result.exit_code == 0 else "crash",
+        )
+    if rewards["reward"] == 0 and (dead := dead_bootstrap(keep, result.stdout, result.stderr)):
+        raise VerifierError(f"reward 0 means nothing here, no test was executed: {dead}", category="bootstrap")
+    return rewards
+
+
+def read_rewards(keep: Path) -> dict[str, float] | None:
+    """Read reward.json, else reward.txt; None when neither is there. Raises: VerifierError for what is no number."""
+    structured, plain = keep / "reward.json", keep / "reward.txt"
+    if structured.is_file() and not structured.is_symlink():
+        return _rewards_of(structured)
+    if plain.is_file() and not plain.is_symlink():
+        text = plain.read_bytes()[:200].decode("utf-8", "replace").strip()
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise VerifierError(
+                f"reward.txt holds {text!r}, where one finite number belongs", category="invalid_reward"
+            )
+        return {"reward": value}
+    return None
+
+
+def _rewards_of(path: Path) -> dict[str, float]:
+    try:
+        values: Any = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise VerifierError(f"reward.json is not JSON ({error})", category="invalid_reward") from None
+    if not isinstance(values, dict) or not values:
+        raise VerifierError("reward.json must hold an object of finite numbers", category="invalid_reward")
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise VerifierError(
+                f"reward.json: {name!r} is {str(value)[:60]!r}, where a finite number belongs",
+                category="invalid_reward",
+            )
+    rewards = {name: float(value) for name, value in values.items()}
+    if "reward" not in rewards:
+        if len(rewards) > 1:
+            raise VerifierError(
+                f"reward.json has the keys {', '.join(sorted(rewards))} but no 'reward'; say which number is the reward",
+                category="invalid_reward",
+            )
+        rewards = {"reward": next(iter(rewards.values())), **rewards}
+    return rewards
+
+
+def dead_bootstrap(keep: Path, stdout: str, stderr: str) -> str | None:
+    """Return the line that shows that no test ran for want of a tool or a download; None: tests ran, or no such line."""
+    try:
+        report = orjson.loads((keep / "ctrf.json").read_bytes())
+        tests = report["results"]["summary"]["tests"]
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        tests = None
+    if tests or _RAN.search(stdout) or _RAN.search(stderr):
+        return None
+    found = _BOOTSTRAP.search(stderr) or _BOOTSTRAP.search(stdout)
+    return found.group(0).strip()[:300] if found else None
+
+
+def combine(scores: list[Mapping[str, float]], strategy: str, scored_steps: int) -> dict[str, float]:
+    """Combine the rewards of a task's steps: `final` takes the last step's, `mean` the mean of each name.
+
+    `scored_steps` is how many steps the task scores: one that an earlier step's min_reward kept from running counts
+    as reward 0, because the agent's work is what kept it.
+    """
+    reached = len(scores) == scored_steps
+    if strategy == "final":
+        return dict(scores[-1]) if reached else {"reward": 0.0}
+    names = dict.fromkeys(name for score in scores for name in score)
+    means = {name: sum(found) / len(found) for name in names if (found := [s[name] for s in scores if name in s])}
+    return {**means, "reward": sum(score["reward"] for score in scores) / scored_steps}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 from functools import cache
 from importlib import metadata
@@ -78,8 +79,10 @@ def _source(path: Path) -> dict[str, Any] | None:
     if commit is None:
         return None
     # Only this task's files decide whether it is dirty: a whole large repository would be slow to look through.
-    return {
-        "repo": git("remote", "get-url", "origin"),
-        "commit": commit,
-        "dirty": bool(git("status", "--porcelain", "--", ".")),
-    }
+    dirty = bool(git("status", "--porcelain", "--", "."))
+    return {"repo": _without_login(git("remote", "get-url", "origin")), "commit": commit, "dirty": dirty}
+
+
+def _without_login(url: str | None) -> str | None:
+    """Drop a user name and password from a remote's URL."""
+    return url and re.sub(r"://[^/@]*@", "://", url)

@@ -67,7 +67,7 @@ def agent_environment(settings: Settings) -> dict[str, str]:
             host_value = host_variable(key)
             if host_value is None:
                 raise UsageError(
-                    f"--benchflow-agent-env={key} takes the host's value, and {key} is not set; set it or pass {key}=VALUE"
+                    f"--benchflow-agent-env={key} takes the host's value, and it has none; set it or pass {key}=VALUE"
                 )
             value = host_value
         variables[key] = value

@@ -114,7 +114,8 @@ def _take(path: Path, job_dir: Path) -> IO[str]:
         holder = file.read().strip() or "unknown"
         file.close()
         raise UsageError(
-            f"{job_dir} is in use by another session (process {holder}); wait for it, or pass another --benchflow-job-name"
+            f"{job_dir} is in use by another session (process {holder}); wait for it, "
+            "or pass another --benchflow-job-name"
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))

@@ -27,13 +27,12 @@ LOGS = "/logs/verifier"
 
 # What a test runner prints when it really ran something.
 _RAN = re.compile(
-    r"\b[1-9]\d* (?:passed|failed|error)|\bRan [1-9]\d* tests?\b|^(?:ok|not ok) \d+|\btests? [1-9]\d*\b|\b[1-9]\d* tests?\b",
+    r"\b[1-9]\d* (?:passed|failed|error)|^(?:ok|not ok) \d+|\btests? [1-9]\d*\b|\b[1-9]\d* tests?\b",
     re.MULTILINE,
 )
 # Only what a verifier needs for itself: a missing program of the agent's, or a refused port of its server, is a score.
 _BOOTSTRAP = re.compile(
-    r"^.*(?:\b(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda)(?:: command)?(?:: line \d+)?: not found|"
-    r"\b(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda): command not found|"
+    r"^.*(?:\b(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda): (?:command )?not found|"
     r"No module named '?(?:pytest|pip|uv)\b|Could not resolve host|Temporary failure in name resolution|"
     r"curl: \((?:6|28|35|60)\)|wget: unable to resolve|E: (?:Unable to (?:fetch|locate)|Failed to fetch|Package )|"
     r"Could not find a version that satisfies|No matching distribution found|Failed to establish a new connection|"

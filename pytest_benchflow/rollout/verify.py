@@ -190,7 +190,7 @@ def _rewards_of(path: Path) -> dict[str, float]:
     if "reward" not in rewards:
         if len(rewards) > 1:
             raise VerifierError(
-                f"reward.json has the keys {', '.join(sorted(rewards))} but no 'reward'; say which number is the reward",
+                f"reward.json has {', '.join(sorted(rewards))} but no 'reward'; say which number is the reward",
                 category="invalid_reward",
             )
         rewards = {"reward": next(iter(rewards.values())), **rewards}
@@ -198,7 +198,7 @@ def _rewards_of(path: Path) -> dict[str, float]:
 
 
 def dead_bootstrap(keep: Path, stdout: str, stderr: str) -> str | None:
-    """Return the line that shows that no test ran for want of a tool or a download; None: tests ran, or no such line."""
+    """Return the line that shows that no test ran for want of a tool or a download, None without one."""
     try:
         report = orjson.loads((keep / "ctrf.json").read_bytes())
         tests = report["results"]["summary"]["tests"]

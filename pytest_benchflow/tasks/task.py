@@ -115,6 +115,7 @@ class Step:
     verifier: VerifierPhase
     tests: Path | None  # host directory; None: this step is not scored
     solution: Path | None
+    shared_tests: Path | None = None  # of a step: laid at the tests' place first, `tests` over it
     setup: Path | None = None  # workdir/setup.sh, run before the agent
     workdir: Path | None = None  # files laid over the working directory before the step
     min_reward: float | Mapping[str, float] | None = None  # below it the later steps do not run

@@ -1,0 +1,148 @@
+"""Split and expand the words of a Dockerfile line: quotes, escapes, variables, heredoc openings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPENING = re.compile(r"""\d*<<(?P<dash>-?)(?P<name>"[^"<]+"|'[^'<]+'|[^<'"\s]+)\Z""")
+
+
+@dataclass(frozen=True, slots=True)
+class Heredoc:
+    """A text written inside the Dockerfile; `expand`: variables in it count (the name was not quoted)."""
+
+    name: str
+    text: str
+    expand: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where a heredoc is announced; `certain` False: it could be something else, such as a shift."""
+
+    name: str
+    quoted: bool
+    strip_tabs: bool
+    certain: bool
+
+
+def split_words(text: str, escape: str) -> list[str]:
+    """Split at blanks outside quotes; quotes and escapes stay in the words. Raises: ValueError on an open quote."""
+    words: list[str] = []
+    word = ""
+    quote = ""
+    position = 0
+    while position < len(text):
+        char = text[position]
+        if char == escape and quote != "'" and position + 1 < len(text):
+            word += text[position : position + 2]
+            position += 2
+            continue
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        elif char.isspace():
+            if word:
+                words.append(word)
+            word = ""
+            position += 1
+            continue
+        word += char
+        position += 1
+    if quote:
+        raise ValueError(f"a quote {quote} is opened and never closed")
+    return [*words, word] if word else words
+
+
+def heredoc_openings(text: str, escape: str) -> Iterator[Opening]:
+    """Find the heredocs that a line of RUN, COPY or ADD announces, in order."""
+    try:
+        words = split_words(text, escape)
+    except ValueError:
+        return  # a shell may understand what we do not; it then holds no heredoc of the build
+    for index, word in enumerate(words):
+        certain = True
+        if word in ("<<", "<<-") and index + 1 < len(words):
+            # The shell allows a blank before the name; builders differ, so only a text with its end counts.
+            word, certain = word + words[index + 1], False
+        match = _OPENING.match(word)
+        if match:
+            name = match["name"]
+            quoted = name[0] in "\"'"
+            yield Opening(name.strip("\"'"), quoted, bool(match["dash"]), certain)
+
+
+def expand_word(text: str, values: Mapping[str, str], escape: str, *, quotes: bool = True) -> str:
+    """Replace variables and, with `quotes`, remove quotes and escapes. Raises: ValueError on a broken ${…}.
+
+    $NAME, ${NAME}, ${NAME:-word}, ${NAME-word}, ${NAME:+word}, ${NAME+word} and ${NAME:?text} are understood; unset is empty.
+    """
+    out: list[str] = []
+    quote = ""
+    position = 0
+    while position < len(text):
+        char = text[position]
+        following = text[position + 1 : position + 2]
+        if char == escape and quote != "'" and following:
+            keep = (quote == '"' or not quotes) and following not in ('"', "$", escape)
+            out.append(char + following if keep else following)
+            position += 2
+        elif quotes and char in "\"'" and quote in ("", char):
+            quote = "" if quote else char
+            position += 1
+        elif char == "$" and quote != "'":
+            value, position = _variable(text, position, values, escape)
+            out.append(value)
+        else:
+            out.append(char)
+            position += 1
+    return "".join(out)
+
+
+def _variable(text: str, position: int, values: Mapping[str, str], escape: str) -> tuple[str, int]:
+    """Return what the variable at `position` stands for and where the text goes on."""
+    if text[position + 1 : position + 2] != "{":
+        match = _NAME.match(text, position + 1)
+        return (values.get(match[0], ""), match.end()) if match else ("$", position + 1)
+    end = _closing_brace(text, position + 2, escape)
+    inner = text[position + 2 : end]
+    match = _NAME.match(inner)
+    if match is None:
+        raise ValueError(f"${{{inner}}} names no variable")
+    value = values.get(match[0])
+    operator = re.match(r":?[-+?]", inner[match.end() :])
+    if operator is None:
+        if match.end() != len(inner):
+            raise ValueError(
+                f"${{{inner}}} is not supported; allowed: ${{NAME}}, ${{NAME:-word}}, ${{NAME:+word}}, ${{NAME:?text}}"
+            )
+        return value or "", end + 1
+    word = expand_word(inner[match.end() + operator.end() :], values, escape)
+    there = value is not None and not (operator[0].startswith(":") and not value)
+    if operator[0].endswith("+"):
+        return word if there else "", end + 1
+    if operator[0].endswith("?") and not there:
+        raise ValueError(f"{match[0]} must have a value: {word or 'it is not set'}")
+    return (value or "") if there else word, end + 1
+
+
+def _closing_brace(text: str, position: int, escape: str) -> int:
+    depth = 1
+    while position < len(text):
+        if text[position] == escape:
+            position += 1
+        elif text.startswith("${", position):
+            depth += 1
+        elif text[position] == "}":
+            depth -= 1
+            if not depth:
+                return position
+        position += 1
+    raise ValueError("a ${ is never closed")

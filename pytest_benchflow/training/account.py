@@ -1,0 +1,69 @@
+"""Add up what exchanges cost in tokens; what a provider did not say stays unknown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_benchflow.records.usage import Usage
+    from pytest_benchflow.training.threads import Exchange
+
+
+def token_sums(exchanges: Sequence[Exchange]) -> dict[str, int]:
+    """Return tokens billed, selected and excluded over all exchanges that report any; law 3 is about these."""
+    sums = {"billed": 0, "selected": 0, "excluded": 0}
+    for exchange in exchanges:
+        tokens = exchange.tokens or 0
+        sums["billed"] += tokens
+        sums["selected" if exchange.selected else "excluded"] += tokens
+    return sums
+
+
+def usage_totals(exchanges: Sequence[Exchange]) -> dict[str, int | None]:
+    """Return the token fields of result.json's agent_result; a field is null when any billed exchange hides it."""
+    usages = [exchange.usage for exchange in exchanges if exchange.usage is not None]
+    return {
+        "n_input_tokens": _sum(usage.input_tokens for usage in usages),
+        "n_output_tokens": _sum(usage.output_tokens for usage in usages),
+        "n_cache_read_tokens": _sum_known(usages, "cache_read_tokens"),
+        "n_cache_creation_tokens": _sum_known(usages, "cache_creation_tokens"),
+        "total_tokens": _sum(usage.billed for usage in usages),
+    }
+
+
+def summary(exchanges: Sequence[Exchange]) -> dict[str, Any]:
+    """Return result.json's `exchanges` block."""
+    completed = [exchange for exchange in exchanges if exchange.outcome == "completed"]
+    excluded: dict[str, int] = {}
+    for exchange in exchanges:
+        if not exchange.selected:
+            excluded[exchange.reason or "unknown"] = excluded.get(exchange.reason or "unknown", 0) + 1
+    sums = token_sums(exchanges)
+    return {
+        "completed": len(completed),
+        "selected": sum(exchange.selected for exchange in exchanges),
+        "excluded_by_reason": excluded,
+        "truncated": sum(exchange.outcome == "truncated" for exchange in exchanges),
+        "with_usage": sum(exchange.tokens is not None for exchange in completed),
+        "billed_tokens": sums["billed"],
+        "selected_tokens": sums["selected"],
+        "excluded_tokens": sums["excluded"],
+    }
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    total, known = 0, False
+    for value in values:
+        if value is None:
+            return None
+        total, known = total + value, True
+    return total if known else None
+
+
+def _sum_known(usages: Sequence[Usage], field: str) -> int | None:
+    """Add up a field that providers leave out when it is nil: null only when no answer has it."""
+    values = [getattr(usage, field) for usage in usages]
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,83 @@
+"""Turn turns into the messages trainers read: string contents, JSON-object arguments, one system message first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_benchflow.contracts import ToolCall, Turn
+
+# Keys that hold a model's private reasoning, at any depth of a recorded answer.
+REASONING_KEYS = frozenset({"reasoning_content", "thinking_blocks", "private_reasoning", "provider_specific_fields"})
+_REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking"})
+
+
+class Messages:
+    """Make messages of turns, each turn once; `problems` says what no trainer could read."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Turn, dict[str, Any]]] = {}
+        self.problems: dict[str, str] = {}
+        self.folded = 0
+        self.reasoning = 0
+
+    def of(self, turns: Iterable[Turn]) -> list[dict[str, Any]]:
+        """Return the messages of a history; later system turns are folded into the leading one."""
+        system: list[str] = []
+        messages: list[dict[str, Any]] = []
+        for turn in turns:
+            if turn.role == "system":
+                self.folded += bool(messages)
+                system.append(turn.text)
+            else:
+                messages.append(self.one(turn))
+        if system:
+            messages.insert(0, {"role": "system", "content": "\n\n".join(system)})
+        return messages
+
+    def one(self, turn: Turn) -> dict[str, Any]:
+        """Return the message of a user, assistant or tool turn; the same object for the same turn."""
+        made = self._made.get(id(turn))
+        if made is None:
+            message: dict[str, Any] = {"role": turn.role, "content": turn.text}
+            if turn.role == "tool":
+                message["tool_call_id"] = turn.tool_call_id
+            if turn.tool_calls:
+                message["tool_calls"] = [self._call(call) for call in turn.tool_calls]
+            self.reasoning += turn.reasoning
+            # The turn is kept beside its message, so that its id cannot be given to another.
+            made = self._made[id(turn)] = (turn, message)
+        return made[1]
+
+    def _call(self, call: ToolCall) -> dict[str, Any]:
+        arguments = call.arguments.strip() or "{}"
+        try:
+            value = orjson.loads(arguments)
+            fault = None if isinstance(value, dict) else f"a JSON {type(value).__name__}, not an object"
+        except orjson.JSONDecodeError as error:
+            fault = f"not JSON ({error})"
+        if fault is not None:
+            self.problems.setdefault(call.id, f"arguments of the call {call.id} ({call.name}) are {fault}")
+            arguments = orjson.dumps({"malformed": arguments}).decode()
+        return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def without_reasoning(value: Any) -> Any:
+    """Return a recorded answer without its reasoning; parts that hold none are shared, not copied."""
+    if isinstance(value, list):
+        kept = [without_reasoning(item) for item in value if not _is_reasoning(item)]
+        same = len(kept) == len(value) and all(new is old for new, old in zip(kept, value, strict=True))
+        return value if same else kept
+    if isinstance(value, dict):
+        items = {key: without_reasoning(item) for key, item in value.items() if key not in REASONING_KEYS}
+        same = len(items) == len(value) and all(items[key] is value[key] for key in items)
+        return value if same else items
+    return value
+
+
+def _is_reasoning(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") in _REASONING_TYPES

@@ -1,0 +1,81 @@
+"""Say whether a rollout may train, and if not, why: any doubt is a no."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pytest_benchflow.training.threads import Exchange
+
+NO_MODEL = "no model"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a rollout is not a training row: a short reason that can be counted, and the facts."""
+
+    reason: str
+    detail: str
+
+
+def reward_of(result: Mapping[str, Any]) -> float | None:
+    """Return the finite reward of result.json, None when there is none."""
+    rewards = result.get("rewards")
+    value = rewards.get("reward") if isinstance(rewards, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def refusal(result: Mapping[str, Any], exchanges: Sequence[Exchange], terminal: Collection[str]) -> Refusal | None:
+    """Return the first reason why the rollout must not train, None when it may."""
+    return _ended_badly(result, exchanges) or _policy_incomplete(exchanges, terminal)
+
+
+def _ended_badly(result: Mapping[str, Any], exchanges: Sequence[Exchange]) -> Refusal | None:
+    for key, reason in (("error", "agent_error"), ("verifier_error", "verifier_error")):
+        if result.get(key) or result.get(f"{key}_category"):
+            return Refusal(reason, str(result.get(key) or result.get(f"{key}_category")))
+    if not exchanges:
+        return Refusal(NO_MODEL, "No model was called: there is nothing to train on.")
+    torn = [exchange for exchange in exchanges if exchange.torn]
+    if torn:
+        return Refusal("unreadable_trajectory", str(torn[0].detail))
+    if result.get("export_error"):
+        return Refusal("export_error", str(result["export_error"]))
+    if result.get("partial_trajectory"):
+        return Refusal("partial_trajectory", "The trajectory is partial: the agent did not come to its end.")
+    if reward_of(result) is None:
+        return Refusal("no_reward", "The verifier gave no finite reward.")
+    return None
+
+
+def _policy_incomplete(exchanges: Sequence[Exchange], terminal: Collection[str]) -> Refusal | None:
+    policy = [exchange for exchange in exchanges if exchange.role == "policy"]
+    unmapped = next((e for e in policy if e.outcome == "completed" and e.unsupported), None)
+    if unmapped is not None:
+        return Refusal("unsupported_item", f"exchange {unmapped.index}: {'; '.join(unmapped.unsupported)}")
+    last = max(policy, key=lambda e: e.order, default=None)
+    if last is None or not any(exchange.selected for exchange in policy):
+        kinds = ", ".join(f"{e.index} {e.outcome}" for e in exchanges[:5])
+        return Refusal(
+            last.reason if last is not None and last.reason else "no_policy_answer",
+            f"No exchange holds a usable answer of the policy ({kinds}).",
+        )
+    if last.outcome != "completed":
+        return Refusal(
+            "partial_trajectory", f"The last request of the policy, exchange {last.index}, ended as {last.outcome}."
+        )
+    answered = {turn.tool_call_id for exchange in policy for turn in exchange.turns if turn.role == "tool"}
+    for exchange in policy:
+        for call in exchange.answer.tool_calls if exchange.selected and exchange.answer else ():
+            if call.id not in answered and call.name not in terminal:
+                return Refusal(
+                    "unanswered_tool_call",
+                    f"The call {call.id} ({call.name}) of exchange {exchange.index} has no result.",
+                )
+    return None

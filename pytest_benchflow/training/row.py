@@ -1,0 +1,276 @@
+"""Build the trainer-facing row of a rollout from its raw records: always exactly one, whatever happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_benchflow.records.journal import read_lines
+from pytest_benchflow.training.account import summary, token_sums, usage_totals
+from pytest_benchflow.training.messages import Messages, without_reasoning
+from pytest_benchflow.training.ready import Refusal, refusal, reward_of
+from pytest_benchflow.training.select import TERMINAL_TOOLS, select
+from pytest_benchflow.training.threads import Exchange, assign_roles, read_exchanges, tool_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pytest_benchflow.records.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row and what it was made from; `reason` is None exactly when `training_ready`."""
+
+    row: dict[str, Any]
+    exchanges: list[dict[str, Any]]  # {index, outcome, role, selected, reason, tokens} by line
+    training_ready: bool
+    reason: str | None
+    tokens: dict[str, int]  # billed, selected, excluded
+    usage: dict[str, int | None]  # the token fields of result.json's agent_result
+    summary: dict[str, Any]  # result.json's `exchanges`
+    records: list[Exchange] = field(repr=False, default_factory=list)
+
+    def line(self) -> bytes:
+        """Return the row as one line of strict JSON, without the newline."""
+        return orjson.dumps(self.row)
+
+
+def analyse(rundir: RunDir, terminal: Collection[str] = TERMINAL_TOOLS) -> list[Exchange]:
+    """Read the exchanges of a rollout, with roles and selection; empty when no model was called."""
+    if not rundir.llm.exists():
+        return []
+    exchanges, tree = read_exchanges(rundir.llm)
+    assign_roles(exchanges, tree, agent_prompts(rundir))
+    select(exchanges, tree, terminal)
+    return exchanges
+
+
+def build_row(
+    rundir: RunDir,
+    *,
+    result: Mapping[str, Any],
+    config: Mapping[str, Any],
+    terminal: Collection[str] = TERMINAL_TOOLS,
+) -> Row:
+    """Build the row of results.jsonl; never raises for what the records hold."""
+    exchanges = analyse(rundir, terminal)
+    messages = Messages()
+    steps = [_step(exchange, messages, result) for exchange in exchanges if exchange.selected]
+    prompt, completion = _conversation(exchanges, messages, agent_prompts(rundir))
+    no = refusal(result, exchanges, terminal)
+    if no is None and messages.problems:
+        no = Refusal("invalid_arguments", "; ".join(messages.problems.values()))
+    tool_defs, conflicts = tool_union(exchanges)
+    row = _row(result, config, exchanges, no)
+    row |= {"prompt": prompt, "completion": completion, "tool_defs": tool_defs, "trajectory": steps}
+    row["info"] |= {
+        "tool_conflicts": conflicts,
+        "reasoning_parts_stripped": messages.reasoning,
+        "system_messages_folded": messages.folded,
+        "tool_results_joined": sum(exchange.merged for exchange in exchanges if exchange.selected),
+        "tool_results_dropped": sum(exchange.duplicates for exchange in exchanges if exchange.selected),
+    }
+    return _checked(row, exchanges, no)
+
+
+def _checked(row: dict[str, Any], exchanges: list[Exchange], no: Refusal | None) -> Row:
+    """Return the row, or one without its conversation when that cannot be written as strict JSON."""
+    try:
+        orjson.dumps(row)
+    except TypeError as error:
+        no = no or Refusal("not_serialisable", f"The conversation cannot be written as strict JSON: {error}")
+        row |= {"prompt": [], "completion": [], "tool_defs": [], "trajectory": []} | _closed(no)
+        row["info"] |= _readiness(no)
+    return Row(
+        row=row,
+        exchanges=[exchange.public() for exchange in exchanges],
+        training_ready=no is None,
+        reason=None if no is None else no.reason,
+        tokens=token_sums(exchanges),
+        usage=usage_totals(exchanges),
+        summary=summary(exchanges),
+        records=exchanges,
+    )
+
+
+def _row(
+    result: Mapping[str, Any], config: Mapping[str, Any], exchanges: Sequence[Exchange], no: Refusal | None
+) -> dict[str, Any]:
+    """Return the row without its conversation."""
+    reward = reward_of(result)
+    usage = usage_totals(exchanges)
+    n_tool_calls = result.get("n_tool_calls")
+    if not isinstance(n_tool_calls, int) or isinstance(n_tool_calls, bool):
+        n_tool_calls = sum(len(e.answer.tool_calls) for e in exchanges if e.selected and e.answer)
+    task_name = result.get("task_name") or config.get("task_path")
+    return {
+        "example_id": 0,
+        "info": {
+            "task_id": task_name,
+            "task_name": task_name,
+            "rollout_name": result.get("rollout_name"),
+            "environment": task_name,
+            "agent": result.get("agent") or config.get("agent"),
+            "agent_name": result.get("agent_name") or result.get("agent") or config.get("agent"),
+            "model": result.get("model") or config.get("model"),
+            "source": "benchflow",
+            **_readiness(no),
+            "excluded_exchanges": [
+                {"index": e.index, "reason": e.reason, "tokens": e.tokens} for e in exchanges if not e.selected
+            ],
+        },
+        "reward": reward,
+        "score": reward,
+        "timing": result.get("timing") if isinstance(result.get("timing"), dict) else {},
+        **_closed(no),
+        "is_truncated": bool(result.get("partial_trajectory")) or _truncated(exchanges),
+        "metrics": _metrics(result) | {"n_tool_calls": n_tool_calls, "n_prompts": result.get("n_prompts")},
+        "token_usage": {
+            "input_tokens": usage["n_input_tokens"],
+            "output_tokens": usage["n_output_tokens"],
+            "final_input_tokens": usage["n_input_tokens"],
+            "final_output_tokens": usage["n_output_tokens"],
+            "total_tokens": usage["total_tokens"],
+        },
+        "total_tool_calls": n_tool_calls,
+    }
+
+
+def _readiness(no: Refusal | None) -> dict[str, Any]:
+    return {"training_ready": no is None, "training_ready_reason": None if no is None else no.reason}
+
+
+def _closed(no: Refusal | None) -> dict[str, Any]:
+    """Return the fields that say how the rollout ended."""
+    if no is None:
+        return {"error": None, "is_completed": True, "stop_condition": "agent_completed"}
+    return {
+        "error": {
+            "error": no.reason,
+            "message": no.detail,
+            "error_chain_str": no.detail,
+            "error_chain_repr": no.detail,
+        },
+        "is_completed": False,
+        "stop_condition": no.reason,
+    }
+
+
+def _truncated(exchanges: Sequence[Exchange]) -> bool:
+    policy = [exchange for exchange in exchanges if exchange.role == "policy"]
+    return bool(policy) and max(policy, key=lambda e: e.order).outcome == "truncated"
+
+
+def _metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    rewards = result.get("rewards")
+    found = {}
+    for key, value in rewards.items() if isinstance(rewards, dict) else ():
+        number = reward_of({"rewards": {"reward": value}})
+        if number is not None:
+            found[str(key)] = number
+    return found
+
+
+def _step(exchange: Exchange, messages: Messages, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the step of a selected exchange."""
+    assert exchange.answer is not None
+    name = "__".join(str(part) for part in (result.get("task_name"), result.get("rollout_name")) if part)
+    return {
+        "prompt": messages.of(exchange.turns),
+        "completion": [messages.one(exchange.answer)],
+        "response": without_reasoning(exchange.response),
+        "tokens": None,
+        "reward": reward_of(result),
+        "advantage": 0.0,
+        "is_truncated": False,
+        "trajectory_id": f"{name}__llm_{exchange.index}",
+        "extras": {
+            "source": "llm_trajectory",
+            "exchange_index": exchange.index,
+            "thread": exchange.thread,
+            "role": exchange.role,
+            "trainable": exchange.role == "policy",
+        },
+    }
+
+
+def _conversation(
+    exchanges: Sequence[Exchange], messages: Messages, prompts: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return prompt and completion of the policy's last branch; the prompt ends before the first answer."""
+    policy = [exchange for exchange in exchanges if exchange.role == "policy"]
+    last = max((e for e in policy if e.selected), key=lambda e: e.order, default=None)
+    if last is None:
+        opening = min(policy, key=lambda e: e.order, default=None)
+        if opening is not None:
+            return messages.of(opening.turns), []
+        return [{"role": "user", "content": text} for text in prompts], []
+    assert last.answer is not None
+    whole = [*messages.of(last.turns), messages.one(last.answer)]
+    cut = next(number for number, message in enumerate(whole) if message["role"] == "assistant")
+    return whole[:cut], whole[cut:]
+
+
+def tool_union(exchanges: Sequence[Exchange]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the tools the policy's selected exchanges offered, each with its last schema, and names with several."""
+    union: dict[str, dict[str, Any]] = {}
+    conflicts: set[str] = set()
+    seen: set[int] = set()
+    for exchange in sorted(exchanges, key=lambda e: e.order):
+        if exchange.role != "policy" or not exchange.selected:
+            continue
+        if id(exchange.tools) in seen and not conflicts:
+            continue
+        seen.add(id(exchange.tools))
+        for tool in exchange.tools:
+            name = tool_name(tool)
+            if name in union and union[name] != tool:
+                conflicts.add(name)
+            union[name] = tool
+    return list(union.values()), sorted(conflicts)
+
+
+def agent_prompts(rundir: RunDir) -> list[str]:
+    """Return the texts that the agent was prompted with, from its protocol's record, else from prompts.json."""
+    prompts = []
+    for event in _lenient_records(rundir) if rundir.acp.is_file() else ():
+        if event.get("type") == "user_message" and event.get("phase") not in ("verifier", "harness"):
+            prompts.append(event_text(event))
+    if not prompts and rundir.prompts.is_file():
+        try:
+            value = orjson.loads(rundir.prompts.read_bytes())
+        except orjson.JSONDecodeError:
+            value = []
+        prompts = [_prompt_text(item) for item in value] if isinstance(value, list) else []
+    return [prompt for prompt in prompts if prompt.strip()]
+
+
+def event_text(event: Mapping[str, Any]) -> str:
+    """Return the text of a protocol event, which agents put in `text` or in content blocks."""
+    if isinstance(event.get("text"), str):
+        return str(event["text"])
+    content = event.get("content")
+    blocks = content if isinstance(content, list) else [content]
+    return "".join(b["text"] for b in blocks if isinstance(b, dict) and isinstance(b.get("text"), str))
+
+
+def _prompt_text(item: Any) -> str:
+    if isinstance(item, dict):
+        return next((str(item[key]) for key in ("text", "prompt", "content") if isinstance(item.get(key), str)), "")
+    return item if isinstance(item, str) else ""
+
+
+def _lenient_records(rundir: RunDir) -> list[dict[str, Any]]:
+    """Return the events that can be read; a torn one is a check's business."""
+    events = []
+    for _, line in read_lines(rundir.acp):
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            events.append(value)
+    return events

@@ -1,0 +1,338 @@
+"""Read exchanges and order them into threads: which history each one extends, and which are the policy's.
+
+Histories repeat, so every turn is kept once and a history is a path in one tree of turns: a request extends another
+when its path runs through the other's, and no two histories are ever compared turn by turn.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_benchflow.contracts import Outcome, ToolCall, Turn
+from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.records.journal import read_lines
+from pytest_benchflow.training.history import Chain, tidy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import Dialect
+    from pytest_benchflow.records.usage import Usage
+
+ROOT = 0
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One line of llm_trajectory.jsonl and what is known of it; `index` is the 0-based line, `order` its start."""
+
+    index: int
+    order: tuple[float, int]
+    outcome: str
+    detail: str | None = None  # why the outcome is not completed, or what could not be mapped
+    dialect: Dialect | None = None
+    turns: list[Turn] = field(default_factory=list)
+    answer: Turn | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    usage: Usage | None = None
+    response: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    torn: bool = False  # the line is no record
+    unsupported: tuple[str, ...] = ()
+    merged: int = 0  # fragments of tool results joined, and copies dropped
+    duplicates: int = 0
+    node: int = ROOT  # of the request's history
+    answered: int = ROOT  # of the history with the answer
+    thread: int = -1
+    role: str = "side"
+    selected: bool = False
+    reason: str | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """Return the tokens billed for it, None when the provider did not say."""
+        return self.usage.billed if self.usage is not None else None
+
+    @property
+    def request_key(self) -> tuple[int, tuple[str, ...]]:
+        """Return what identical requests share: the history and the names of the tools on offer."""
+        return self.node, tuple(tool_names(self.tools))
+
+    def public(self) -> dict[str, Any]:
+        """Return the exchange as a review shows it."""
+        return {
+            "index": self.index,
+            "outcome": self.outcome,
+            "role": self.role,
+            "selected": self.selected,
+            "reason": self.reason,
+            "tokens": self.tokens,
+        }
+
+
+def tool_names(tools: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the names of chat-style tool definitions, sorted."""
+    return sorted(tool_name(tool) for tool in tools)
+
+
+def tool_name(tool: dict[str, Any]) -> str:
+    """Return the name of a chat-style tool definition."""
+    function = tool.get("function")
+    return str(function.get("name") if isinstance(function, dict) else tool.get("name"))
+
+
+class TurnTree:
+    """Every distinct turn once, and every distinct history as a path from `ROOT`."""
+
+    def __init__(self) -> None:
+        self._turns: dict[Any, tuple[int, Turn]] = {}
+        self._nodes: dict[tuple[int, int], int] = {}
+        self._parents: list[int] = [ROOT]
+        self._turn_at: list[Turn] = [Turn("system")]
+        self._arguments: dict[str, str] = {}
+        self._tools: dict[bytes, list[dict[str, Any]]] = {}
+
+    def extend(self, node: int, turn: Turn) -> tuple[int, Turn]:
+        """Return the node reached from `node` by `turn`, and the one kept copy of the turn."""
+        key = self._key(turn)
+        number, kept = self._turns.setdefault(key, (len(self._turns), turn))
+        edge = (node, number)
+        child = self._nodes.get(edge)
+        if child is None:
+            child = self._nodes[edge] = len(self._parents)
+            self._parents.append(node)
+            self._turn_at.append(kept)
+        return child, kept
+
+    def turn(self, node: int) -> Turn:
+        """Return the turn that a history ends with at `node`."""
+        return self._turn_at[node]
+
+    def path(self, node: int) -> Iterable[int]:
+        """Yield the node and its ancestors, deepest first, `ROOT` left out."""
+        while node != ROOT:
+            yield node
+            node = self._parents[node]
+
+    def call_key(self, call: ToolCall) -> tuple[str, str, str]:
+        """Return what makes two calls the same, whatever the spelling of their JSON."""
+        return call.id, call.name, self._canonical(call.arguments)
+
+    def tools(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the one kept copy of a list of tool definitions."""
+        try:
+            key = orjson.dumps(tools, option=orjson.OPT_SORT_KEYS)
+        except TypeError:  # nested deeper than the encoder goes; the row is refused when it is written
+            return tools
+        return self._tools.setdefault(key, tools)
+
+    def _key(self, turn: Turn) -> Any:
+        if turn.role != "assistant":
+            return turn
+        # Clients trim and re-serialise what a model wrote before they send it back.
+        return "assistant", turn.text.strip(), tuple(self.call_key(call) for call in turn.tool_calls)
+
+    def _canonical(self, arguments: str) -> str:
+        known = self._arguments.get(arguments)
+        if known is None:
+            try:
+                known = json.dumps(json.loads(arguments), sort_keys=True)
+            except (ValueError, RecursionError):
+                known = arguments.strip()
+            self._arguments[arguments] = known
+        return known
+
+
+def read_exchanges(path: Path) -> tuple[list[Exchange], TurnTree]:
+    """Read llm_trajectory.jsonl; a line that is no record becomes an exchange of outcome error.
+
+    The list is in line order; histories are resolved in the order the exchanges started.
+    """
+    exchanges = []
+    records = []
+    for index, (number, line) in enumerate(read_lines(path)):
+        try:
+            record = orjson.loads(line)
+            problem = None if isinstance(record, dict) else f"a {type(record).__name__}, not an object"
+        except orjson.JSONDecodeError as error:
+            record, problem = {}, f"not JSON ({error})"
+        if problem is not None:
+            exchanges.append(Exchange(index, (index, index), "error", f"{path.name}:{number}: {problem}", torn=True))
+            continue
+        exchange = _classify(index, record)
+        exchanges.append(exchange)
+        records.append((exchange, record))
+    tree, chain = TurnTree(), Chain()
+    for exchange, record in sorted(records, key=lambda pair: pair[0].order):
+        _resolve(exchange, _object(record, "request"), tree, chain)
+    return exchanges, tree
+
+
+def _object(record: dict[str, Any], key: str) -> dict[str, Any]:
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _classify(index: int, record: dict[str, Any]) -> Exchange:
+    """Say how the exchange ended and what it cost."""
+    request, response, metadata = (_object(record, key) for key in ("request", "response", "metadata"))
+    error = _object(record, "error") or None
+    started = metadata.get("started_seq")
+    order = (float(started) if isinstance(started, int | float) else float(index), index)
+    path = str(request.get("path") or "").partition("?")[0]
+    dialect = dialect_for(path)
+    status = response.get("status_code")
+    body = response.get("body")
+    if dialect is None:
+        outcome = Outcome(
+            "error" if error or status is None or status >= 400 else "partial", f"no dialect for {path!r}"
+        )
+    else:
+        outcome = dialect.outcome(status if isinstance(status, int) else None, body, error)
+    usage = dialect.usage(body) if dialect is not None and body is not None else None
+    return Exchange(index, order, outcome.kind, outcome.reason, dialect, usage=usage, response=body, metadata=metadata)
+
+
+def _resolve(exchange: Exchange, request: dict[str, Any], tree: TurnTree, chain: Chain) -> None:
+    """Turn the request's history and the answer into kept turns and a place in the tree."""
+    body = request.get("body")
+    dialect = exchange.dialect
+    if dialect is None:
+        return
+    if not isinstance(body, dict):
+        exchange.unsupported = ("a request without a JSON body",)
+        return
+    history, problems = chain.history(dialect, body)
+    turns, exchange.merged, exchange.duplicates, more = tidy(history)
+    problems += more
+    exchange.tools = tree.tools(dialect.tools(body))
+    node = ROOT
+    for turn in turns:
+        node, kept = tree.extend(node, turn)
+        exchange.turns.append(kept)
+    exchange.node = exchange.answered = node
+    if exchange.outcome == "completed":
+        answer = dialect.response_turn(exchange.response)
+        if answer is None:
+            problems.append("an answer without a turn")
+        else:
+            problems += answer.unsupported
+            exchange.answered, _ = tree.extend(node, answer)
+            exchange.answer = answer
+    chain.remember(body, exchange.response, history, exchange.answer)
+    exchange.unsupported = tuple(problems)
+
+
+@dataclass(slots=True)
+class _Thread:
+    """Exchanges that share a history, in start order."""
+
+    number: int
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    @property
+    def first(self) -> Exchange:
+        return self.exchanges[0]
+
+    @property
+    def system(self) -> tuple[str, ...]:
+        return tuple(turn.text for turn in self.first.turns if turn.role == "system")[:1]
+
+    @property
+    def acts(self) -> bool:
+        return any(exchange.tools or (exchange.answer and exchange.answer.tool_calls) for exchange in self.exchanges)
+
+    @property
+    def tool_names(self) -> set[str]:
+        return {name for exchange in self.exchanges for name in tool_names(exchange.tools)}
+
+    def carries(self, call_ids: set[str]) -> bool:
+        return any(call.id in call_ids for turn in self.first.turns for call in turn.tool_calls)
+
+    def call_ids(self) -> set[str]:
+        return {call.id for e in self.exchanges if e.answer for call in e.answer.tool_calls}
+
+    def prompt_match(self, prompt: str) -> int:
+        """Return 2 when a user turn is the prompt, 1 when one holds it, else 0."""
+        texts = [turn.text.strip() for turn in self.first.turns if turn.role == "user"]
+        if prompt in texts:
+            return 2
+        return int(any(prompt in text for text in texts))
+
+
+def assign_roles(exchanges: Sequence[Exchange], tree: TurnTree, prompts: Sequence[str]) -> None:
+    """Set `thread` and `role` of each exchange; `prompts` are the texts the agent was started with, in order."""
+    threads = _threads(exchanges, tree)
+    if not threads:
+        return
+    policy = _policy_roots(threads, [prompt.strip() for prompt in prompts if prompt.strip()])
+    _add_branches(threads, policy, [prompt.strip() for prompt in prompts if prompt.strip()])
+    for thread in policy:
+        _mark(thread)
+
+
+def _threads(exchanges: Sequence[Exchange], tree: TurnTree) -> list[_Thread]:
+    """Put each exchange into the thread whose history it extends, or into a new one."""
+    threads: list[_Thread] = []
+    owners: dict[int, _Thread] = {}
+    for exchange in sorted(exchanges, key=lambda e: e.order):
+        if exchange.node == ROOT or not any(turn.role != "system" for turn in exchange.turns):
+            continue
+        thread = next((owners[node] for node in tree.path(exchange.node) if node in owners), None)
+        if thread is None:
+            thread = _Thread(len(threads))
+            threads.append(thread)
+        thread.exchanges.append(exchange)
+        exchange.thread = thread.number
+        owners.setdefault(exchange.node, thread)
+    return threads
+
+
+def _policy_roots(threads: Sequence[_Thread], prompts: Sequence[str]) -> list[_Thread]:
+    """Return the thread that each prompt started; without a match the one that acts most."""
+    roots: list[_Thread] = []
+    for prompt in prompts:
+        matches = [thread for thread in threads if thread.prompt_match(prompt)]
+        # A title call carries the prompt too, but no tools, and it is never the longest.
+        best = max(matches, key=lambda t: (t.acts, t.prompt_match(prompt), len(t.exchanges), -t.number), default=None)
+        if best is not None and best not in roots and (best.acts or not roots):
+            roots.append(best)
+    if not roots:
+        roots.append(max(threads, key=lambda t: (t.acts, len(t.exchanges), -t.number)))
+    return roots
+
+
+def _add_branches(threads: Sequence[_Thread], policy: list[_Thread], prompts: Sequence[str]) -> None:
+    """Add what continues the policy under a changed history: compaction, a new system prompt."""
+    root = policy[0]
+    call_ids: set[str] = set().union(*(thread.call_ids() for thread in policy))
+    for thread in threads:
+        if thread in policy:
+            continue
+        same_system = thread.system == root.system
+        same_tools = bool(thread.tool_names & root.tool_names) or (not thread.tool_names and not root.tool_names)
+        if not same_tools or not (same_system or thread.carries(call_ids)):
+            continue
+        started = thread.first.order
+        resumed = any(e.order > started for older in policy if older.first.order < started for e in older.exchanges)
+        told = any(thread.prompt_match(prompt) for prompt in prompts)
+        # A sub-agent works while the policy waits for it; after a compaction the old history never goes on.
+        if told or thread.carries(call_ids) or not resumed:
+            policy.append(thread)
+            call_ids |= thread.call_ids()
+
+
+def _mark(thread: _Thread) -> None:
+    """Give the thread's exchanges the policy's role, save those that only ask about it (a title, a summary)."""
+    offers = any(exchange.tools for exchange in thread.exchanges)
+    for position, exchange in enumerate(thread.exchanges):
+        aside = offers and not exchange.tools
+        if aside and exchange.turns[-1].role == "tool":
+            # The last answer of an agent that is made to stop offers no tools either, but nothing follows it.
+            aside = any(later.node not in (exchange.node,) for later in thread.exchanges[position + 1 :])
+        exchange.role = "side" if aside else "policy"

@@ -36,8 +36,9 @@ def forget_registered() -> None:
 
 
 def shipped(kind: str) -> list[str]:
-    """Return the names of the plug-in files of `kind`, sorted."""
-    return sorted(path.stem for path in (_PACKAGE / kind).glob("*.py") if not path.stem.startswith("_"))
+    """Return the names of the plug-in files of `kind`, sorted; an agent's may be a catalogue manifest."""
+    files = [path for path in (_PACKAGE / kind).glob("*.py") if not path.stem.startswith("_")]
+    return sorted({path.stem for path in (*files, *_manifests(kind))})
 
 
 def names(kind: str) -> list[str]:
@@ -51,4 +52,12 @@ def load(kind: str, name: str, attribute: str) -> Any:
         return registered(kind)[name]
     if name not in shipped(kind):
         raise UsageError(f"{kind}: nothing is named {name!r}; there are: {', '.join(names(kind))}")
-    return getattr(importlib.import_module(f"pytest_benchflow.{kind}.{name}"), attribute)
+    # An agent that is nothing but a manifest is run by the one module that runs any of them.
+    only_manifest = kind == "agents" and not (_PACKAGE / kind / f"{name}.py").exists()
+    return getattr(
+        importlib.import_module(f"pytest_benchflow.{kind}.{'_catalog' if only_manifest else name}"), attribute
+    )
+
+
+def _manifests(kind: str) -> list[Path]:
+    return list((_PACKAGE / "catalog").glob("*.toml")) if kind == "agents" else []

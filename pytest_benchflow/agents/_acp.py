@@ -1,0 +1,251 @@
+"""Drive any agent that speaks the Agent Client Protocol on its standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.agents._events import EventLog
+from pytest_benchflow.agents._wire import Wire
+from pytest_benchflow.contracts import AgentOutcome
+
+if TYPE_CHECKING:
+    from pytest_benchflow.contracts import AgentContext, Process
+
+START_SEC = 180.0
+_CANCEL_SEC = 2.0
+_EXIT_SEC = 2.0
+_TICK_SEC = 0.25
+
+# The protocol's stop reasons as outcomes; one that is not here is never taken for success.
+_STOPS = {
+    "end_turn": "finished",
+    "max_tokens": "finished",
+    "max_turn_requests": "finished",
+    "refusal": "refused",
+    "cancelled": "cancelled",
+}
+
+
+class _GaveUpError(Exception):
+    """The agent broke off: it ended, answered with an error, or did not start in time."""
+
+
+async def drive(process: Process, context: AgentContext, *, start_sec: float = START_SEC) -> AgentOutcome:
+    """Run one prompt with a freshly started agent and return how it ended; the process tree is dead afterwards.
+
+    Times are seconds: `start_sec` for the handshake, the context's limits for the prompt.
+    """
+    session = _Session(process, context)
+    try:
+        return await session.run(start_sec)
+    finally:
+        await asyncio.shield(session.end())
+
+
+class _Session:
+    """One connection, one session, one prompt."""
+
+    def __init__(self, process: Process, context: AgentContext) -> None:
+        self._process = process
+        self._context = context
+        self._log = EventLog(context.events)
+        self._wire = Wire(process, context.log_dir, context.redact, self._log.see)
+        self._connection: Any = None
+        self._id = ""
+
+    async def run(self, start_sec: float) -> AgentOutcome:
+        """Shake hands, prompt, and judge the end."""
+        # Importing the protocol's schema takes most of a second: other rollouts share this loop.
+        connection = await asyncio.to_thread(importlib.import_module, "acp.connection")
+        self._connection = connection.Connection(self._answer, self._wire)
+        try:
+            await self._start(start_sec)
+            self._log.write({"type": "user_message", "text": self._context.instruction})
+            return await self._prompt()
+        except _GaveUpError as error:
+            return self._outcome("crashed", error=str(error))
+
+    async def end(self) -> None:
+        """Kill the agent and everything it started, and keep what it had still to say."""
+        await self._process.kill()
+        if self._connection is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wire.ended.wait(), _EXIT_SEC)
+            await self._connection.close()
+        await self._wire.finish()
+        self._log.flush()
+
+    async def _start(self, start_sec: float) -> None:
+        schema = importlib.import_module("acp.schema")
+        try:
+            async with asyncio.timeout(start_sec):
+                about = await self._ask(
+                    "initialize",
+                    schema.InitializeRequest(
+                        protocol_version=1,
+                        client_capabilities=schema.ClientCapabilities(),
+                        client_info=schema.Implementation(name="pytest-benchflow", version="1"),
+                    ),
+                )
+                if not isinstance(about, dict) or about.get("protocolVersion") != 1:
+                    raise _GaveUpError(
+                        f"the agent answered initialize with {about!r:.200}; protocol version 1 is spoken"
+                    )
+                made = await self._ask(
+                    "session/new", schema.NewSessionRequest(cwd=self._context.sandbox.workdir, mcp_servers=[])
+                )
+        except TimeoutError:
+            raise _GaveUpError(f"the agent was not ready for a prompt within {start_sec:g} s{self._tail()}") from None
+        if not isinstance(made, dict) or not isinstance(made.get("sessionId"), str):
+            raise _GaveUpError(f"the agent answered session/new with {made!r:.200}, without a sessionId")
+        self._id = made["sessionId"]
+
+    async def _prompt(self) -> AgentOutcome:
+        schema = importlib.import_module("acp.schema")
+        block = schema.TextContentBlock(type="text", text=self._context.instruction)
+        request = schema.PromptRequest(session_id=self._id, prompt=[block])
+        turn = asyncio.create_task(self._ask("session/prompt", request))
+        try:
+            reason = await self._watch(turn)
+            if reason is not None:
+                return await self._give_up(turn, reason)
+            return self._judge(turn.result())
+        finally:
+            turn.cancel()
+
+    async def _watch(self, turn: asyncio.Task[Any]) -> str | None:
+        """Wait for the turn; return "timeout" or "idle" when a limit came first."""
+        context = self._context
+        deadline = time.monotonic() + context.timeout_sec
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                return "timeout"
+            if context.busy():
+                self._wire.last_activity = now
+            wait = min(deadline - now, _TICK_SEC if context.idle_timeout_sec is not None else deadline - now)
+            await asyncio.wait([turn], timeout=wait)
+            if turn.done():
+                return None
+            if context.idle_timeout_sec is not None and self._idle() >= context.idle_timeout_sec:
+                return "idle"
+
+    async def _give_up(self, turn: asyncio.Task[Any], reason: str) -> AgentOutcome:
+        idle, in_flight, pending = self._idle(), self._log.describe_in_flight(), self._log.in_flight()
+        limit = self._context.timeout_sec if reason == "timeout" else self._context.idle_timeout_sec
+        # Best effort: agents that hang in a model call ignore it, and are killed.
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_SEC):
+                await self._connection.send_notification("session/cancel", {"sessionId": self._id})
+                await asyncio.wait([turn])
+        self._log.write(
+            {
+                "type": "agent_timeout",
+                "reason": reason,
+                "timeout_sec": limit,
+                "pending_tool_call_ids": pending,
+                "terminal_trajectory_complete": True,
+            }
+        )
+        return self._outcome(reason, idle_before_timeout_s=round(idle, 3), in_flight_at_timeout=in_flight)
+
+    def _judge(self, answer: Any) -> AgentOutcome:
+        reason = answer.get("stopReason") if isinstance(answer, dict) else None
+        if isinstance(answer, dict):
+            self._log.keep_metrics(answer.get("_meta"))
+            if self._log.usage is None and isinstance(answer.get("usage"), dict):
+                self._log.usage = answer["usage"]
+        stop = _STOPS.get(str(reason))
+        if stop is None:
+            known = ", ".join(_STOPS)
+            return self._outcome(
+                "crashed", error=f"the agent ended its turn with stopReason {reason!r}, not one of: {known}"
+            )
+        return self._outcome(stop, stop_reason=reason)
+
+    def _outcome(self, stop: str, *, error: str | None = None, **fields: Any) -> AgentOutcome:
+        self._log.write(
+            {
+                "type": "stop",
+                "outcome": stop,
+                "stop_reason": fields.get("stop_reason"),
+                "error": error,
+                "stray_stdout": {"lines": self._wire.stray_lines, "bytes": self._wire.stray_bytes},
+            }
+        )
+        return AgentOutcome(
+            stop=stop,
+            error=error,
+            error_category="agent" if error else None,
+            n_tool_calls=len(self._log.tool_calls),
+            reported_usage=self._log.usage,
+            **fields,
+        )
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        params = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+        request_error = importlib.import_module("acp.exceptions").RequestError
+        try:
+            return await self._connection.send_request(method, params)
+        except request_error as error:
+            raise _GaveUpError(f"the agent answered {method} with error {error.code}: {error}{_data(error)}") from None
+        except OSError:
+            raise _GaveUpError(f"the agent {await self._ending()} during {method}{self._tail()}") from None
+
+    async def _ending(self) -> str:
+        try:
+            code = await asyncio.wait_for(self._process.wait(), _EXIT_SEC)
+        except TimeoutError:
+            return "closed its output"
+        return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+    async def _answer(self, method: str, params: Any, is_notification: bool) -> Any:
+        """Answer what an agent asks of its client: permission is given, nothing else is offered."""
+        if is_notification:
+            return None
+        exceptions = importlib.import_module("acp.exceptions")
+        if method != "session/request_permission" or not isinstance(params, dict):
+            raise exceptions.RequestError.method_not_found(method)
+        given = params.get("options")
+        options = [option for option in given if isinstance(option, dict)] if isinstance(given, list) else []
+        chosen = _allowed(options)
+        call = params.get("toolCall")
+        call = call if isinstance(call, dict) else {}
+        self._log.write(
+            {
+                "type": "permission",
+                "tool_call_id": call.get("toolCallId"),
+                "title": call.get("title"),
+                "options": options,
+                "outcome": "selected" if chosen is not None else "cancelled",
+                "option_id": chosen,
+            }
+        )
+        if chosen is None:
+            return {"outcome": {"outcome": "cancelled"}}
+        return {"outcome": {"outcome": "selected", "optionId": chosen}}
+
+    def _idle(self) -> float:
+        return time.monotonic() - self._wire.last_activity
+
+    def _tail(self) -> str:
+        text = self._wire.stderr_tail.decode("utf-8", "backslashreplace").strip()
+        return f"; the end of its stderr:\n{self._context.redact(text)}" if text else "; its stderr is empty"
+
+
+def _allowed(options: list[dict[str, Any]]) -> str | None:
+    """Return the id of the option that allows the call, once rather than always; None: nothing allows it."""
+    for kind in ("allow_once", "allow_always"):
+        for option in options:
+            if option.get("kind") == kind and isinstance(option.get("optionId"), str):
+                return str(option["optionId"])
+    return None
+
+
+def _data(error: Any) -> str:
+    data = getattr(error, "data", None)
+    return f" {data!r:.2000}" if data is not None else ""

@@ -1,0 +1,96 @@
+"""Run an agent that a catalogue manifest describes: environment in, ACP on stdio out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.agents._acp import drive
+from pytest_benchflow.agents._install import install
+from pytest_benchflow.catalog.load import shipped
+from pytest_benchflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.catalog.load import Manifest
+    from pytest_benchflow.contracts import AgentContext, AgentOutcome, Backend, Mount
+    from pytest_benchflow.tasks.task import Task
+
+# Wire formats whose clients expect the version in the base URL.
+_VERSIONED = ("chat", "responses")
+
+# Skills are linked to where the agent looks for them; a directory of the task's own is left alone.
+_LINK_SKILLS = """\
+link=$1
+if [ ! -e "$link" ] && [ ! -L "$link" ]; then
+  mkdir -p "$(dirname "$link")" && ln -s "$BENCHFLOW_SKILLS_DIR" "$link"
+fi
+"""
+
+
+class CatalogAgent:
+    """An agent whose manifest says all there is to say."""
+
+    uses_model = True
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.name = manifest.name
+        self.version = manifest.host.version
+        self.api_dialect = manifest.dialect
+
+    async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
+        """Run install_cmd once per version and image, and return what it made. Raises: AgentError."""
+        return await install(self.manifest, backend, task, log_dir)
+
+    async def run(self, context: AgentContext) -> AgentOutcome:
+        """Launch the agent for one prompt. Raises: SandboxError."""
+        process = await context.sandbox.spawn(
+            ["sh", "-c", self._script(context)],
+            env=self.environment(context),
+            cwd=context.sandbox.workdir,
+            user=context.user,
+        )
+        return await drive(process, context, start_sec=self.manifest.host.start_timeout)
+
+    def environment(self, context: AgentContext) -> dict[str, str]:
+        """Return the variables the agent starts with; the user's own come last and win."""
+        base = context.base_url or ""
+        env = {
+            "BENCHFLOW_AGENT_DIR": agent_dir(self.name),
+            "BENCHFLOW_PROVIDER_BASE_URL": f"{base}/v1" if base and self.api_dialect in _VERSIONED else base,
+            "BENCHFLOW_PROVIDER_API_KEY": context.token or "",
+            "BENCHFLOW_PROVIDER_MODEL": context.model,
+            # Never shorter than the agent's own time: the agent's limit is what ends a slow model call.
+            "BENCHFLOW_LLM_TIMEOUT": f"{context.timeout_sec:g}",
+        }
+        if context.reasoning_effort:
+            env["BENCHFLOW_REASONING_EFFORT"] = context.reasoning_effort
+        if context.skills_dir:
+            env["BENCHFLOW_SKILLS_DIR"] = context.skills_dir
+        env |= {theirs: env[ours] for ours, theirs in self.manifest.env_mapping.items() if ours in env}
+        return env | dict(context.env)
+
+    def _script(self, context: AgentContext) -> str:
+        lines = [f"WORKSPACE={_quoted(context.sandbox.workdir)}"]
+        if context.skills_dir:
+            lines.append(f"link_skills() {{\n{_LINK_SKILLS}}}")
+            lines += [f'link_skills "{path}"' for path in self.manifest.skill_paths]
+        return "\n".join([*lines, self.manifest.launch_cmd])
+
+
+def agent_dir(name: str) -> str:
+    """Return where an agent's files are inside a sandbox."""
+    return f"/opt/benchflow/agents/{name}"
+
+
+def agent(name: str) -> CatalogAgent:
+    """Return the agent of a shipped manifest. Raises: UsageError."""
+    manifest = shipped(name)
+    if manifest is None:
+        raise UsageError(f"agents: the catalogue has no {name}.toml")
+    return CatalogAgent(manifest)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

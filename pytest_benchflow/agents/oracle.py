@@ -1,0 +1,99 @@
+"""Run a task's own solution: an agent whose score shows that the task can be solved and its verifier agrees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.contracts import AgentOutcome
+from pytest_benchflow.errors import AgentError, SandboxError
+from pytest_benchflow.settings import host_variable
+from pytest_benchflow.tasks.env import expand_env
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import AgentContext, Backend, ExecResult, Mount
+    from pytest_benchflow.tasks.task import Step, Task
+
+SCRIPT = "solve.sh"
+
+
+class Oracle:
+    """An agent that runs solution/solve.sh; the solution is in the sandbox only meanwhile."""
+
+    name = "oracle"
+    version: str | None = None
+    uses_model = False
+    api_dialect: str | None = None
+
+    async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
+        """Install nothing."""
+        del backend, task, log_dir
+        return ()
+
+    async def run(self, context: AgentContext) -> AgentOutcome:
+        """Run the step's solution as the agent's user. Raises: AgentError when there is none."""
+        solution = _solution(context.task, context.step)
+        target, sandbox = context.task.solution_target, context.sandbox
+        context.events.append({"type": "user_message", "text": context.instruction})
+        await sandbox.upload(solution, target)
+        try:
+            done = await sandbox.exec(
+                [*_interpreter(solution / SCRIPT), f"{target}/{SCRIPT}"],
+                env={**context.env, **expand_env(context.task.solution_env, host_variable)},
+                cwd=sandbox.workdir,
+                user=context.user,
+                timeout=context.timeout_sec,
+            )
+        finally:
+            gone = await sandbox.exec(["rm", "-rf", target])
+        if gone.exit_code != 0:
+            raise SandboxError(f"{target} could not be removed after the solution ran: {gone.stderr.strip()}")
+        _keep(context, done)
+        return _judge(context, done)
+
+
+def _solution(task: Task, name: str | None) -> Path:
+    step = next(step for step in task.steps if step.name == name)
+    return _has_script(task, step)
+
+
+def _has_script(task: Task, step: Step) -> Path:
+    if step.solution is None or not (step.solution / SCRIPT).is_file():
+        which = f"step {step.name} of {task.name}" if step.name else task.name
+        raise AgentError(
+            f"{which} has no solution; oracle runs solution/{SCRIPT}, for example {task.path}/solution/{SCRIPT}"
+        )
+    return step.solution
+
+
+def _interpreter(script: Path) -> list[str]:
+    """Return what the first line names, as the kernel reads it; bash when it names nothing."""
+    with script.open("rb") as file:
+        first = file.readline(256).decode("utf-8", "replace").strip()
+    return first[2:].strip().split(None, 1) if first.startswith("#!") and first[2:].strip() else ["bash"]
+
+
+def _keep(context: AgentContext, done: ExecResult) -> None:
+    context.log_dir.mkdir(parents=True, exist_ok=True)
+    for name, text in (("stdout.txt", done.stdout), ("stderr.txt", done.stderr)):
+        with (context.log_dir / name).open("a", encoding="utf-8") as file:
+            file.write(context.redact(text))
+
+
+def _judge(context: AgentContext, done: ExecResult) -> AgentOutcome:
+    if done.timed_out:
+        limit = {"reason": "timeout", "timeout_sec": context.timeout_sec, "pending_tool_call_ids": []}
+        context.events.append({"type": "agent_timeout", **limit, "terminal_trajectory_complete": True})
+        outcome = AgentOutcome(stop="timeout")
+    else:
+        # Many solutions end with the status of their last grep: the verifier decides, not the exit code.
+        outcome = AgentOutcome(stop="finished", stop_reason=f"exit code {done.exit_code}")
+    context.events.append({"type": "stop", "outcome": outcome.stop, "stop_reason": outcome.stop_reason, "error": None})
+    return outcome
+
+
+def agent(name: str) -> Oracle:
+    """Return the agent."""
+    del name
+    return Oracle()

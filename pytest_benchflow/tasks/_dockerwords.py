@@ -67,12 +67,10 @@ def heredoc_openings(text: str, escape: str) -> Iterator[Opening]:
         words = split_words(text, escape)
     except ValueError:
         return  # a shell may understand what we do not; it then holds no heredoc of the build
-    for index, word in enumerate(words):
-        certain = True
-        if word in ("<<", "<<-") and index + 1 < len(words):
-            # The shell allows a blank before the name; builders differ, so only a text with its end counts.
-            word, certain = word + words[index + 1], False
-        match = _OPENING.match(word)
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        # The shell allows a blank before the name; builders differ, so only a text with its end counts.
+        certain = word not in ("<<", "<<-")
+        match = _OPENING.match(word if certain else word + following)
         if match:
             name = match["name"]
             quoted = name[0] in "\"'"
@@ -82,7 +80,8 @@ def heredoc_openings(text: str, escape: str) -> Iterator[Opening]:
 def expand_word(text: str, values: Mapping[str, str], escape: str, *, quotes: bool = True) -> str:
     """Replace variables and, with `quotes`, remove quotes and escapes. Raises: ValueError on a broken ${…}.
 
-    $NAME, ${NAME}, ${NAME:-word}, ${NAME-word}, ${NAME:+word}, ${NAME+word} and ${NAME:?text} are understood; unset is empty.
+    Understood are $NAME, ${NAME}, ${NAME:-word}, ${NAME:+word}, ${NAME:?text}, and these without the colon; what is
+    unset is empty.
     """
     out: list[str] = []
     quote = ""

@@ -6,10 +6,12 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import TaskError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # A kind checks one value found under a dotted key and returns it typed.
 Kind = Callable[["Reader", str, Any], Any]
@@ -120,13 +122,7 @@ def whole(at_least: int) -> Kind:
     """Make a kind that reads a whole number; 4096.0 counts as one."""
 
     def read(reader: Reader, key: str, value: Any) -> int:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or value != value
-            or value % 1
-            or value < at_least
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= at_least or value % 1:
             raise reader.wrong(key, value, f"a whole number of at least {at_least}")
         return int(value)
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import TaskError
 from pytest_benchflow.tasks._dockerwords import Heredoc, expand_word, heredoc_openings, split_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +168,11 @@ class _Raw:
     keyword: str
     text: str
     heredocs: tuple[Heredoc, ...] = ()
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return what every instruction has."""
+        return {"line": self.line, "keyword": self.keyword, "text": self.text}
 
 
 class _Parser:
@@ -324,7 +332,7 @@ class _Parser:
         if not image:
             raise self._fail(raw.line, f"FROM {words[0]} names no image; give the argument a value")
         alias = words[2] if len(words) == 3 else None
-        return From(line=raw.line, keyword=raw.keyword, text=raw.text, image=image, alias=alias, platform=platform)
+        return From(**raw.head, image=image, alias=alias, platform=platform)
 
     def _copy(self, raw: _Raw) -> Instruction:
         flags, rest = self._flags(raw)
@@ -339,9 +347,7 @@ class _Parser:
         heredocs = tuple(Heredoc(doc.name, self._heredoc_text(doc), expand=doc.expand) for doc in raw.heredocs)
         replaced = [self._word(raw, word) for word in plain]
         return Copy(
-            line=raw.line,
-            keyword=raw.keyword,
-            text=raw.text,
+            **raw.head,
             sources=tuple(replaced[:-1]),
             target=replaced[-1],
             heredocs=heredocs,
@@ -363,9 +369,7 @@ class _Parser:
             rest = rest[match.end() :]
         argv = _json_list(rest)
         return Command(
-            line=raw.line,
-            keyword=raw.keyword,
-            text=raw.text,
+            **raw.head,
             argv=None if argv is None else tuple(argv),
             shell=rest if argv is None else None,
             heredocs=raw.heredocs,
@@ -390,10 +394,10 @@ class _Parser:
         return found
 
     def _env(self, raw: _Raw) -> Instruction:
-        return Env(line=raw.line, keyword=raw.keyword, text=raw.text, values=self._pairs(raw))
+        return Env(**raw.head, values=self._pairs(raw))
 
     def _label(self, raw: _Raw) -> Instruction:
-        return Label(line=raw.line, keyword=raw.keyword, text=raw.text, values=self._pairs(raw))
+        return Label(**raw.head, values=self._pairs(raw))
 
     def _arg(self, raw: _Raw) -> Instruction:
         scope = dict(self.scope) if self.in_stage else {**self.global_args}
@@ -404,28 +408,28 @@ class _Parser:
             values[name] = self.given.get(name, value)
             if values[name] is not None:
                 scope[name] = str(values[name])
-        return Arg(line=raw.line, keyword=raw.keyword, text=raw.text, values=values)
+        return Arg(**raw.head, values=values)
 
     def _workdir(self, raw: _Raw) -> Instruction:
-        return Workdir(line=raw.line, keyword=raw.keyword, text=raw.text, path=self._word(raw, raw.text))
+        return Workdir(**raw.head, path=self._word(raw, raw.text))
 
     def _user(self, raw: _Raw) -> Instruction:
-        return User(line=raw.line, keyword=raw.keyword, text=raw.text, user=self._word(raw, raw.text))
+        return User(**raw.head, user=self._word(raw, raw.text))
 
     def _expose(self, raw: _Raw) -> Instruction:
         ports = tuple(self._word(raw, word) for word in self._words(raw, raw.text))
-        return Expose(line=raw.line, keyword=raw.keyword, text=raw.text, ports=ports)
+        return Expose(**raw.head, ports=ports)
 
     def _volume(self, raw: _Raw) -> Instruction:
         words = _json_list(raw.text)
         paths = tuple(self._word(raw, word) for word in (self._words(raw, raw.text) if words is None else words))
-        return Volume(line=raw.line, keyword=raw.keyword, text=raw.text, paths=paths)
+        return Volume(**raw.head, paths=paths)
 
     def _shell(self, raw: _Raw) -> Instruction:
         argv = _json_list(raw.text)
         if not argv:
             raise self._fail(raw.line, f'SHELL {raw.text}; allowed: a JSON list such as ["/bin/bash", "-c"]')
-        return Shell(line=raw.line, keyword=raw.keyword, text=raw.text, argv=tuple(argv))
+        return Shell(**raw.head, argv=tuple(argv))
 
     def _healthcheck(self, raw: _Raw) -> Instruction:
         flags, rest = self._flags(raw)
@@ -433,20 +437,20 @@ class _Parser:
         if kind.upper() not in ("CMD", "NONE") or (kind.upper() == "CMD" and not command.strip()):
             raise self._fail(raw.line, f"HEALTHCHECK {raw.text}; allowed: HEALTHCHECK [--flags] CMD command, or NONE")
         probe = self._command(_Raw(raw.line, "CMD", command.strip())) if kind.upper() == "CMD" else None
-        return HealthcheckTest(line=raw.line, keyword=raw.keyword, text=raw.text, command=probe, flags=dict(flags))
+        return HealthcheckTest(**raw.head, command=probe, flags=dict(flags))
 
     def _stopsignal(self, raw: _Raw) -> Instruction:
-        return Stopsignal(line=raw.line, keyword=raw.keyword, text=raw.text, signal=self._word(raw, raw.text))
+        return Stopsignal(**raw.head, signal=self._word(raw, raw.text))
 
     def _onbuild(self, raw: _Raw) -> Instruction:
         keyword, _, text = raw.text.partition(" ")
         if keyword.upper() in ("ONBUILD", "FROM", "MAINTAINER") or keyword.upper() not in _READERS:
             raise self._fail(raw.line, f"ONBUILD {raw.text}; allowed: any instruction but ONBUILD, FROM and MAINTAINER")
         inner = Instruction(line=raw.line, keyword=keyword.upper(), text=text.strip())
-        return Onbuild(line=raw.line, keyword=raw.keyword, text=raw.text, instruction=inner)
+        return Onbuild(**raw.head, instruction=inner)
 
     def _maintainer(self, raw: _Raw) -> Instruction:
-        return Maintainer(line=raw.line, keyword=raw.keyword, text=raw.text, name=raw.text)
+        return Maintainer(**raw.head, name=raw.text)
 
 
 _READERS: Mapping[str, Callable[[_Parser, _Raw], Instruction]] = {

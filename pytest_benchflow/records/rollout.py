@@ -49,6 +49,11 @@ class Rollout:
         """Return the records of acp_trajectory.jsonl; empty when the agent speaks no protocol."""
         return list(read_records(self.dir.acp)) if self.dir.acp.exists() else []
 
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the records of results.jsonl: one row, where all went well."""
+        return list(read_records(self.dir.row)) if self.dir.row.exists() else []
+
     @property
     def reward(self) -> float | None:
         """Return the reward, None when the verifier gave no finite one."""

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pytest_benchflow.training.threads import Exchange
 
 NO_MODEL = "no model"
+# Agents that call no model: there is nothing of theirs to train on.
+MODEL_FREE_AGENTS = ("oracle", "nop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,10 @@ def _ended_badly(result: Mapping[str, Any], exchanges: Sequence[Exchange]) -> Re
     for key, reason in (("error", "agent_error"), ("verifier_error", "verifier_error")):
         if result.get(key) or result.get(f"{key}_category"):
             return Refusal(reason, str(result.get(key) or result.get(f"{key}_category")))
-    if not exchanges:
+    if not exchanges and any(result.get(key) in MODEL_FREE_AGENTS for key in ("agent", "agent_name")):
         return Refusal(NO_MODEL, "No model was called: there is nothing to train on.")
+    if not exchanges:
+        return Refusal("no_exchanges", "llm_trajectory.jsonl holds no exchange, though the agent has a model.")
     torn = [exchange for exchange in exchanges if exchange.torn]
     if torn:
         return Refusal("unreadable_trajectory", str(torn[0].detail))

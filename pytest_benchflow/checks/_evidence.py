@@ -1,0 +1,113 @@
+"""What checks look at, read once per rollout, and which evidence a rollout offers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pytest_benchflow.errors import RecordError
+from pytest_benchflow.training.ready import MODEL_FREE_AGENTS
+from pytest_benchflow.training.row import Row, build_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_benchflow.records.rollout import Rollout
+
+
+class NotApplicableError(Exception):
+    """A check has nothing to look at in this rollout; the text says what is not there."""
+
+
+_rebuilt: WeakKeyDictionary[Rollout, Row] = WeakKeyDictionary()
+
+
+def rebuilt(rollout: Rollout) -> Row:
+    """Return the row as it follows from the raw records, read once per rollout."""
+    row = _rebuilt.get(rollout)
+    if row is None:
+        row = _rebuilt[rollout] = build_row(rollout.dir, result=_or_empty(rollout, "result"), config=_config(rollout))
+    return row
+
+
+def the_row(rollout: Rollout) -> dict[str, Any]:
+    """Return the one row of results.jsonl."""
+    return rollout.rows[0]
+
+
+def is_ours(rollout: Rollout) -> bool:
+    """Tell whether this plugin made the rollout: then missing evidence is a fault, elsewhere it is not."""
+    return bool(_config(rollout).get("plugin_version"))
+
+
+def evidence(rollout: Rollout, value: Any, what: str) -> Any:
+    """Return `value`; when it is None, fail for a rollout of ours and leave the check for another tool's.
+
+    Raises: AssertionError, NotApplicableError.
+    """
+    if value is None and not is_ours(rollout):
+        raise NotApplicableError(f"{what} is not recorded")
+    assert value is not None, f"{what} is not recorded"
+    return value
+
+
+def uses_model(rollout: Rollout) -> bool:
+    """Tell whether a model worked in this rollout; oracle and nop call none."""
+    names = [_or_empty(rollout, "result").get(key) for key in ("agent", "agent_name")] + [_config(rollout).get("agent")]
+    return not any(str(name).strip().lower() in MODEL_FREE_AGENTS for name in names if name)
+
+
+def _or_empty(rollout: Rollout, part: str) -> dict[str, Any]:
+    try:
+        value = getattr(rollout, part)
+    except RecordError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _config(rollout: Rollout) -> dict[str, Any]:
+    return _or_empty(rollout, "config")
+
+
+def _need_model(rollout: Rollout) -> str | None:
+    return None if uses_model(rollout) else "the agent calls no model"
+
+
+def _need_ours(rollout: Rollout) -> str | None:
+    return None if is_ours(rollout) else "not made by this plugin"
+
+
+def _need_result(rollout: Rollout) -> str | None:
+    return _readable(rollout, "result")
+
+
+def _need_config(rollout: Rollout) -> str | None:
+    return _readable(rollout, "config")
+
+
+def _need_llm(rollout: Rollout) -> str | None:
+    return _readable(rollout, "exchanges") or (None if rollout.exchanges else "no model exchange was recorded")
+
+
+def _need_row(rollout: Rollout) -> str | None:
+    problem = _readable(rollout, "rows")
+    return problem or (None if len(rollout.rows) == 1 else f"results.jsonl holds {len(rollout.rows)} rows")
+
+
+def _readable(rollout: Rollout, part: str) -> str | None:
+    try:
+        getattr(rollout, part)
+    except RecordError as error:
+        return f"{part} cannot be read: {error}"
+    return None
+
+
+# By name: returns None when the evidence is there, else what is not.
+NEEDS: dict[str, Callable[[Rollout], str | None]] = {
+    "model": _need_model,
+    "ours": _need_ours,
+    "result": _need_result,
+    "config": _need_config,
+    "llm": _need_llm,
+    "row": _need_row,
+}

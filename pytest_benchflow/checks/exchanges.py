@@ -1,0 +1,113 @@
+"""The conservation laws: requests, exchanges, steps and tokens all add up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.checks._check import check
+from pytest_benchflow.checks._evidence import evidence, rebuilt, the_row
+
+if TYPE_CHECKING:
+    from pytest_benchflow.records.rollout import Rollout
+
+
+@check(needs=("model", "result"))
+def check_every_request_recorded(rollout: Rollout) -> None:
+    """Law 1: the proxy received as many requests as llm_trajectory.jsonl has lines."""
+    proxy = evidence(rollout, rollout.result.get("proxy"), "the proxy's count of requests (result.json: proxy)")
+    lines = len(rollout.exchanges)
+    received, recorded = proxy.get("received"), proxy.get("recorded")
+    assert received == lines, f"the proxy received {received} requests and llm_trajectory.jsonl has {lines} lines"
+    assert recorded == lines, f"the proxy recorded {recorded} exchanges and llm_trajectory.jsonl has {lines} lines"
+
+
+@check(category="training", needs=("llm", "row"))
+def check_steps_are_the_selected_exchanges(rollout: Rollout) -> None:
+    """Law 2: the row's steps are the selected exchanges, each once and in order."""
+    selected = [exchange["index"] for exchange in rebuilt(rollout).exchanges if exchange["selected"]]
+    steps = _steps(rollout)
+    found = [_extras(step).get("exchange_index") for step in steps]
+    if found == selected:
+        return
+    lost = [index for index in selected if index not in found]
+    extra = [index for index in found if index not in selected]
+    said = [
+        *([f"without a step: exchange {_list(lost)}"] if lost else []),
+        *([f"a step of an exchange that does not count: {_list(extra)}"] if extra else []),
+    ]
+    raise AssertionError(
+        f"results.jsonl: steps {found} for selected exchanges {selected}; {'; '.join(said) or 'order'}"
+    )
+
+
+@check(category="training", needs=("llm", "row"))
+def check_excluded_have_reasons(rollout: Rollout) -> None:
+    """Law 2: every exchange that is no step is listed with its reason, as the raw records give it."""
+    expected = {e["index"]: e["reason"] for e in rebuilt(rollout).exchanges if not e["selected"]}
+    listed = evidence(rollout, _info(rollout).get("excluded_exchanges"), "the list of excluded exchanges")
+    found = {item.get("index"): item.get("reason") for item in listed if isinstance(item, dict)}
+    assert len(found) == len(listed), "results.jsonl: an excluded exchange is listed twice"
+    for index, reason in expected.items():
+        assert found.get(index) == reason, (
+            f"results.jsonl: exchange {index} is excluded as {found.get(index)!r}, not {reason!r}"
+        )
+    assert found.keys() == expected.keys(), (
+        f"results.jsonl: {list(found.keys() - expected.keys())} are listed as excluded"
+    )
+
+
+@check(category="accounting", needs=("llm",))
+def check_completed_have_usage(rollout: Rollout) -> None:
+    """Law 3: every completed exchange reports its tokens."""
+    without = [e["index"] for e in rebuilt(rollout).exchanges if e["outcome"] == "completed" and e["tokens"] is None]
+    assert not without, f"token usage is missing in completed exchange {_list(without)}"
+
+
+@check(category="accounting", needs=("llm", "result"))
+def check_tokens_add_up(rollout: Rollout) -> None:
+    """Law 3: selected and excluded tokens are the billed ones, and result.json and the row agree."""
+    tokens = rebuilt(rollout).tokens
+    whole = tokens["selected"] + tokens["excluded"]
+    assert whole == tokens["billed"], f"{tokens['selected']} + {tokens['excluded']} tokens are not {tokens['billed']}"
+    if any(e["outcome"] == "completed" and e["tokens"] is None for e in rebuilt(rollout).exchanges):
+        return
+    usage = rollout.result.get("agent_result")
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    if total is not None:
+        assert total == tokens["billed"], f"result.json: {total} tokens, though the exchanges bill {tokens['billed']}"
+    summary = evidence(rollout, rollout.result.get("exchanges"), "the summary of exchanges (result.json: exchanges)")
+    for key, value in rebuilt(rollout).summary.items():
+        assert summary.get(key) == value, (
+            f"result.json: exchanges.{key} is {summary.get(key)!r}; the records say {value!r}"
+        )
+
+
+@check(category="accounting", needs=("llm", "row"))
+def check_row_tokens_agree(rollout: Rollout) -> None:
+    """Law 3: the row's token usage is what the exchanges bill."""
+    usage = the_row(rollout).get("token_usage")
+    assert isinstance(usage, dict), "results.jsonl: the row has no token_usage"
+    billed = rebuilt(rollout).usage["total_tokens"]
+    if billed is not None:
+        total = usage.get("total_tokens")
+        assert total == billed, f"results.jsonl: token_usage.total_tokens is {total!r}; the exchanges bill {billed}"
+
+
+def _steps(rollout: Rollout) -> list[Any]:
+    steps = the_row(rollout).get("trajectory")
+    assert isinstance(steps, list), "results.jsonl: the row has no trajectory of steps"
+    return steps
+
+
+def _extras(step: Any) -> dict[str, Any]:
+    extras = step.get("extras") if isinstance(step, dict) else None
+    return extras if isinstance(extras, dict) else {}
+
+
+def _info(rollout: Rollout) -> dict[str, Any]:
+    info = the_row(rollout).get("info")
+    return info if isinstance(info, dict) else {}
+
+
+def _list(indices: list[Any]) -> str:
+    return ", ".join(str(index) for index in indices)

@@ -1,0 +1,124 @@
+"""The rollout itself went well: no infrastructure fault, an agent that really ran, a verifier that scored."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.checks._check import check
+from pytest_benchflow.checks._evidence import evidence, rebuilt, uses_model
+
+if TYPE_CHECKING:
+    from pytest_benchflow.records.rollout import Rollout
+
+TIMEOUT_CATEGORIES = ("timeout", "agent_timeout")
+# An agent that has shown nothing for this long, and for half of its time, was hanging and not working.
+_SILENT_SEC = 60.0
+_SILENT_PART = 0.5
+
+
+@check(category="infra", needs=("result",))
+def check_no_infrastructure_error(rollout: Rollout) -> None:
+    """The agent came to an end of its own, or ran out of time; nothing around it broke."""
+    error, category = rollout.result.get("error"), rollout.result.get("error_category")
+    if category in TIMEOUT_CATEGORIES or not (error or category):
+        return
+    raise AssertionError(f"the rollout failed with an error ({category or 'no category'}): {_short(error)}")
+
+
+@check(category="infra", needs=("result",))
+def check_timeout_was_the_agents(rollout: Rollout) -> None:
+    """An agent that ran out of time was at work until then; a hung provider or a silent agent is no timeout."""
+    result = rollout.result
+    if result.get("error_category") not in TIMEOUT_CATEGORIES:
+        return
+    if uses_model(rollout):
+        answered = any(e["outcome"] == "completed" and e["role"] == "policy" for e in rebuilt(rollout).exchanges)
+        assert answered, "the agent timed out before the model answered once"
+    idle = evidence(
+        rollout, result.get("idle_before_timeout_s"), "how long the agent was silent (idle_before_timeout_s)"
+    )
+    in_flight = result.get("in_flight_at_timeout")
+    if in_flight and not str(in_flight).startswith("exchange"):
+        return
+    limit = rollout.config.get("timeout_sec")
+    enough = max(_SILENT_SEC, _SILENT_PART * limit) if isinstance(limit, int | float) else _SILENT_SEC
+    assert idle < enough, (
+        f"the agent was silent for {idle:g} s before its time was up ({in_flight or 'nothing in flight'})"
+    )
+
+
+@check(category="capture", needs=("model", "result"))
+def check_trajectory_is_whole(rollout: Rollout) -> None:
+    """A rollout that ended without an error has a whole trajectory: its last policy request was answered."""
+    result = rollout.result
+    if result.get("error") or result.get("verifier_error"):
+        return
+    assert not result.get("partial_trajectory"), "result.json: the trajectory is partial, though no error says why"
+    export = result.get("export_error")
+    assert not export, f"result.json: the row could not be built: {_short(export)}"
+
+
+@check(category="verifier", needs=("result",))
+def check_verifier_had_no_error(rollout: Rollout) -> None:
+    """The verifier ran to its end."""
+    error, category = rollout.result.get("verifier_error"), rollout.result.get("verifier_error_category")
+    assert not (error or category), f"the verifier failed ({category or 'no category'}): {_short(error)}"
+
+
+@check(category="verifier", needs=("result",))
+def check_reward_is_finite(rollout: Rollout) -> None:
+    """The verifier gave a finite reward."""
+    rewards = rollout.result.get("rewards")
+    assert rollout.reward is not None, f"no finite reward: rewards is {_short(rewards)}"
+
+
+@check(category="verifier", needs=("result",))
+def check_verifier_started_after_agent(rollout: Rollout) -> None:
+    """Law 8: verification began after the agent's process tree was dead."""
+    result = rollout.result
+    if rollout.reward is None:
+        return
+    ordered = result.get("verifier_started_after_agent")
+    assert ordered is not False, "the verifier started before the agent had ended"
+    timing = result.get("timing")
+    ended, started = (
+        _moment(timing.get(key) if isinstance(timing, dict) else None)
+        for key in ("agent_finished_at", "verifier_started_at")
+    )
+    if ended and started and _one_step(result):
+        assert started >= ended, f"the verifier started at {started}, before the agent ended at {ended}"
+    evidence(rollout, ordered, "whether the verifier started after the agent (verifier_started_after_agent)")
+
+
+@check(category="capture", needs=("result", "ours"))
+def check_verdict_agrees(rollout: Rollout) -> None:
+    """The recorded verdict is one that the recorded facts allow."""
+    verdict = rollout.result.get("verdict")
+    if verdict is None:
+        return
+    timed_out = rollout.result.get("error_category") in TIMEOUT_CATEGORIES
+    broken = bool(rollout.result.get("error")) and not timed_out
+    assert not (broken and verdict != "unhealthy"), f"the verdict is {verdict}, though the rollout ended with an error"
+    assert not (timed_out and verdict in ("pass", "fail")), f"the verdict is {verdict}, though the agent timed out"
+    solved = rollout.reward is not None and rollout.reward >= 1
+    assert not (verdict == "pass" and not solved), f"the verdict is pass with the reward {rollout.reward}"
+    assert not (verdict == "fail" and solved), f"the verdict is fail with the reward {rollout.reward}"
+
+
+def _one_step(result: Any) -> bool:
+    """Tell whether the phases came once each: in a task of several steps they alternate."""
+    steps = result.get("step_rewards")
+    return not isinstance(steps, dict) or len(steps) < 2
+
+
+def _moment(value: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 500 else f"{text[:500]}…"

@@ -1,0 +1,170 @@
+"""The row is what a trainer may read, and it says so only when that is true."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_benchflow.checks._check import check
+from pytest_benchflow.checks._evidence import is_ours, rebuilt, the_row
+from pytest_benchflow.training.messages import REASONING_KEYS
+
+if TYPE_CHECKING:
+    from pytest_benchflow.records.rollout import Rollout
+
+_ROLES = ("system", "user", "assistant", "tool")
+_LEAKS = REASONING_KEYS | {
+    "gold",
+    "gold_solution",
+    "verify_source",
+    "tools_py",
+    "initial_db",
+    "db_json",
+    "target_constants",
+}
+
+
+@check(category="training", needs=("row", "result"))
+def check_training_ready_is_true_to_the_records(rollout: Rollout) -> None:
+    """Law 5: the row is marked ready exactly when the raw records allow it, and says why when not."""
+    info = the_row(rollout).get("info")
+    info = info if isinstance(info, dict) else {}
+    ready, reason = info.get("training_ready"), info.get("training_ready_reason")
+    assert isinstance(ready, bool), f"results.jsonl: training_ready is {ready!r}, not true or false"
+    row = rebuilt(rollout)
+    assert ready == row.training_ready, (
+        f"results.jsonl: training_ready is {ready}; by the records it is {row.training_ready} ({row.reason})"
+    )
+    error = the_row(rollout).get("error")
+    if ready:
+        assert reason is None, f"results.jsonl: a ready row has the reason {reason!r}"
+        assert error is None, f"results.jsonl: a ready row carries the error {error!r}"
+    else:
+        assert reason, "results.jsonl: a row that is not ready gives no reason"
+        assert error is not None, "results.jsonl: a row that is not ready carries no error payload"
+
+
+@check(category="training", needs=("model", "row", "result"))
+def check_finished_rollouts_train(rollout: Rollout) -> None:
+    """Law 5: a rollout that ended well and was scored gives a row that may train."""
+    result = rollout.result
+    if result.get("error") or result.get("verifier_error") or rollout.reward is None:
+        return
+    row = rebuilt(rollout)
+    said = row.row["error"]["message"] if row.row["error"] else ""
+    assert row.training_ready, f"the rollout cannot train: {row.reason}: {said}"
+
+
+@check(category="training", needs=("row",))
+def check_no_step_truncated(rollout: Rollout) -> None:
+    """No step is marked truncated: a truncated exchange never becomes one."""
+    steps = the_row(rollout).get("trajectory")
+    cut = [n for n, step in enumerate(steps if isinstance(steps, list) else ()) if _flag(step, "is_truncated")]
+    info = the_row(rollout).get("info")
+    if cut and isinstance(info, dict) and info.get("training_ready") is False and not is_ours(rollout):
+        return
+    assert not cut, f"results.jsonl: trajectory[{cut[0]}] is marked truncated, though its exchange was selected"
+
+
+@check(category="training", needs=("llm", "row", "result", "ours"))
+def check_row_rebuilds(rollout: Rollout) -> None:
+    """Law 4: the row rebuilt from the raw trajectory equals the row on disk."""
+    fresh = orjson.loads(rebuilt(rollout).line())
+    stored = the_row(rollout)
+    different = sorted(key for key in fresh.keys() | stored.keys() if fresh.get(key) != stored.get(key))
+    assert not different, f"results.jsonl: {', '.join(different)} differ from the row rebuilt from the raw trajectory"
+
+
+@check(category="training", needs=("row",))
+def check_messages_well_formed(rollout: Rollout) -> None:
+    """Messages have a known role, one system message at most and first, and every result follows its call."""
+    row = the_row(rollout)
+    tools = row.get("tool_defs", row.get("tools"))
+    for where, messages in _conversations(row):
+        _well_formed(where, messages, offers_tools=bool(tools) and tools != "[]")
+
+
+@check(category="training", needs=("row",))
+def check_row_is_strict_json(rollout: Rollout) -> None:
+    """No number in the row is NaN or infinite, and arguments are JSON objects in strings."""
+    row = the_row(rollout)
+    for key in ("reward", "score"):
+        value = row.get(key)
+        assert not isinstance(value, float) or math.isfinite(value), f"results.jsonl: {key} is {value}, not finite"
+    for where, messages in _conversations(row):
+        for message in messages:
+            for call in message.get("tool_calls") or ():
+                _strict_arguments(where, call)
+
+
+@check(category="conduct", needs=("row",))
+def check_no_leaked_keys(rollout: Rollout) -> None:
+    """No solution, hidden test data or private reasoning is in the row, at any depth."""
+    leaked = _leak(the_row(rollout), "results.jsonl")
+    assert leaked is None, f"{leaked} is banned from training rows"
+
+
+def _conversations(row: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return the row's own conversation and that of each step; a step's prompt repeats what came before it."""
+    found = [("results.jsonl", _messages(row))]
+    steps = row.get("trajectory")
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        if isinstance(step, dict):
+            found.append((f"results.jsonl: trajectory[{number}]", _messages(step)))
+    return found
+
+
+def _messages(holder: dict[str, Any]) -> list[dict[str, Any]]:
+    whole = holder.get("messages")
+    if not isinstance(whole, list):
+        parts = [holder.get(key) for key in ("prompt", "completion")]
+        whole = [message for part in parts if isinstance(part, list) for message in part]
+    return [message for message in whole if isinstance(message, dict)]
+
+
+def _well_formed(where: str, messages: list[dict[str, Any]], *, offers_tools: bool) -> None:
+    called: set[Any] = set()
+    for number, message in enumerate(messages):
+        role = message.get("role")
+        assert role in _ROLES, f"{where}: messages[{number}] has the role {role!r}"
+        assert role != "system" or not number, f"{where}: a system message in the middle, messages[{number}]"
+        calls = message.get("tool_calls") or ()
+        assert not calls or role == "assistant", f"{where}: messages[{number}] of {role} makes tool calls"
+        assert not calls or offers_tools, f"{where}: messages[{number}] makes tool calls, and tool_defs offers no tool"
+        called.update(call.get("id") for call in calls if isinstance(call, dict))
+        result_of = message.get("tool_call_id")
+        assert role != "tool" or result_of in called, f"{where}: a tool result for the unseen call {result_of!r}"
+
+
+def _strict_arguments(where: str, call: Any) -> None:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    name = call.get("id") if isinstance(call, dict) else call
+    assert isinstance(arguments, str), f"{where}: arguments of the call {name!r} are no string"
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError as error:
+        raise AssertionError(f"{where}: arguments of the call {name!r} are not JSON ({error})") from None
+    assert isinstance(value, dict), f"{where}: arguments of the call {name!r} are no JSON object"
+
+
+def _flag(step: Any, key: str) -> bool:
+    return isinstance(step, dict) and step.get(key) is True
+
+
+def _leak(value: Any, where: str) -> str | None:
+    """Return the place of the first banned key that holds something."""
+    stack = [(value, where)]
+    while stack:
+        item, place = stack.pop()
+        if isinstance(item, dict):
+            for key, child in item.items():
+                if key in _LEAKS and child is not None:
+                    return f"{place}: the key {key}"
+                if isinstance(child, dict | list):
+                    stack.append((child, f"{place}.{key}"))
+        elif isinstance(item, list):
+            stack += [(child, f"{place}[{n}]") for n, child in enumerate(item) if isinstance(child, dict | list)]
+    return None

@@ -143,6 +143,10 @@ class Endpoint(Protocol):
 
     token: str  # what the agent shows as its API key; valid for this rollout only
 
+    @property
+    def open_requests(self) -> tuple[str, ...]:
+        """Return the ids of the requests that have no answer yet."""
+
     async def port(self) -> int:
         """Return a loopback TCP port of the host on which this endpoint listens."""
 

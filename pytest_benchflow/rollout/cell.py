@@ -11,7 +11,8 @@ from pytest_benchflow import registry
 from pytest_benchflow.errors import UnsupportedError
 from pytest_benchflow.rollout.skills import skill_mode
 from pytest_benchflow.settings import host_variable
-from pytest_benchflow.tasks.load import expand_env, load_task
+from pytest_benchflow.tasks.env import expand_env
+from pytest_benchflow.tasks.load import load_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,7 @@ class Cell:
         """Return the values that must never be written anywhere."""
         named = {**self.config.agent_env, **self.environment}
         for step in self.task.steps:
-            named.update(expand_env(step.verifier.env, host_variable)[0])
+            named.update(expand_env(step.verifier.env, host_variable))
         # A value written literally in a task file is public; one taken from the host is not.
         hidden = [value for name, value in named.items() if SECRET_NAME.search(name) and len(value) >= 8]
         return (*hidden, *(self.route.secrets if self.route else ()))
@@ -71,7 +72,7 @@ def resolve(config: RolloutConfig) -> Cell:
         agent=agent,
         route=_route(config, task, agent) if agent.uses_model else None,
         skill_mode=mode,
-        environment=expand_env(task.environment.env, host_variable)[0],
+        environment=expand_env(task.environment.env, host_variable),
     )
 
 

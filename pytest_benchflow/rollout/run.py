@@ -43,7 +43,9 @@ async def run_rollout(
 async def run_cell(cell: Cell, *, host: Host | None = None, watch: Callable[[str], None] | None = None) -> Rollout:
     """Run a resolved cell; see `run_rollout`."""
     async with AsyncExitStack() as stack:
-        state = begin(cell, host or await stack.enter_async_context(Host()), watch)
+        if host is None:
+            host = await stack.enter_async_context(Host())
+        state = await asyncio.to_thread(begin, cell, host, watch)
         try:
             await _drive(state)
         except asyncio.CancelledError:
@@ -127,6 +129,8 @@ async def _work(
             reasoning_effort=config.reasoning_effort,
             skills_dir=skills_dir,
             step=step.name,
+            redact=state.redactor.value,
+            busy=lambda: endpoint is not None and bool(endpoint.open_requests),
         )
     )
     state.agent_ended(outcome, limits)
@@ -180,7 +184,6 @@ async def _endpoint(state: RolloutState) -> AsyncIterator[Endpoint | None]:
     endpoint = await state.host.gateway().open(
         rundir=state.dir, upstream=route.upstream, redactor=state.redactor, model=route.agent_model
     )
-    state.redactor.add(endpoint.token)
     try:
         yield endpoint
     finally:

@@ -13,7 +13,7 @@ import orjson
 
 from pytest_benchflow.errors import SandboxError, VerifierError
 from pytest_benchflow.settings import host_variable
-from pytest_benchflow.tasks.load import expand_env
+from pytest_benchflow.tasks.env import expand_env
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, time
     if cleared.exit_code != 0:
         raise SandboxError(f"{target} and {LOGS} could not be cleared before the verifier: {cleared.stderr.strip()}")
     await sandbox.upload(tests, target)
-    variables, _unset = expand_env(step.verifier.env, host_variable)
+    variables = expand_env(step.verifier.env, host_variable)
     return await sandbox.exec(
         _command(tests, target),
         env={**_places(target), **variables},

@@ -15,29 +15,32 @@ if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Task
 
 TASK_FILES = ("task.md", "task.toml")
-_NEVER_TASKS = frozenset({"node_modules", "__pycache__", "build", "dist", "venv", "site-packages", "CVS", "_build"})
-_OF_JOBS = ("job.json", "trajectory", "result.json")
+_NEVER_TASKS = frozenset({"node_modules", "__pycache__", "build", "_build", "dist", "venv", "site-packages", "CVS"})
 
 
 def task_file(path: Path) -> Path | None:
     """Return the file that makes `path` a task: task.md before task.toml, None when it is no task."""
-    document = path / "task.md"
-    if document.is_file() and _is_document(document):
-        return document
-    harbor = path / "task.toml"
-    return harbor if harbor.is_file() else None
+    # os.path tells False where pathlib raises on a directory that may not be read, and is the faster of the two.
+    for name in TASK_FILES:
+        file = os.path.join(path, name)  # noqa: PTH118
+        if os.path.isfile(file) and (name == "task.toml" or _is_document(file)):  # noqa: PTH113
+            return Path(file)
+    return None
 
 
-def _is_document(file: Path) -> bool:
+def _is_document(file: str) -> bool:
     """Tell a task from some note that is called task.md."""
-    if any((file.parent / name).is_dir() for name in ("verifier", "oracle")):
+    if any(os.path.isdir(os.path.join(os.path.dirname(file), name)) for name in ("verifier", "oracle")):  # noqa: PTH
         return True
-    with file.open("rb") as stream:
-        return stream.read(6).removeprefix(b"\xef\xbb\xbf").startswith(b"---")
+    try:
+        with open(file, "rb") as stream:  # noqa: PTH123
+            return stream.read(6).removeprefix(b"\xef\xbb\xbf").startswith(b"---")
+    except OSError:
+        return True  # loading says what is wrong with it
 
 
 def is_task(path: Path) -> bool:
-    """Tell whether `path` is a task directory, without reading it."""
+    """Tell whether `path` is a task directory, without loading it."""
     return task_file(path) is not None
 
 
@@ -45,8 +48,10 @@ def find_tasks(directory: Path) -> list[Path]:
     """Return the task directories at or below `directory`, sorted.
 
     Links are not followed. Hidden, version-control and build directories, virtual environments, and the directories
-    of jobs and rollouts are not searched; nor is a task searched for others.
+    of jobs and rollouts are not searched; nor is a task searched for others. Raises: TaskError.
     """
+    if not directory.is_dir():
+        raise TaskError(f"{directory}: there is no such directory; name one that is a task or holds tasks")
     return sorted(_walk(directory))
 
 
@@ -54,15 +59,25 @@ def _walk(directory: Path) -> Iterator[Path]:
     if is_task(directory):
         yield directory
         return
-    with os.scandir(directory) as entries:
-        found = list(entries)
+    try:
+        with os.scandir(directory) as entries:
+            found = list(entries)
+    except OSError as error:
+        raise TaskError(f"{directory}: it cannot be searched for tasks: {error.strerror}") from None
     names = {entry.name for entry in found}
-    if "pyvenv.cfg" in names or names.intersection(_OF_JOBS):
+    if "pyvenv.cfg" in names or _is_run(directory, names):
         return
     for entry in found:
-        hidden = entry.name.startswith(".") or entry.name in _NEVER_TASKS or entry.name.endswith(".egg-info")
-        if not hidden and entry.is_dir(follow_symlinks=False):
+        skipped = entry.name.startswith(".") or entry.name in _NEVER_TASKS or entry.name.endswith(".egg-info")
+        if not skipped and entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
+
+
+def _is_run(directory: Path, names: set[str]) -> bool:
+    """Tell the directory of a job or a rollout: what agents wrote there may look like a task."""
+    if "config.json" in names and not names.isdisjoint(("result.json", "trajectory")):
+        return True
+    return "job.json" in names and b"pytest_benchflow" in (directory / "job.json").read_bytes()[:65536]
 
 
 def load_task(path: Path | str) -> Task:

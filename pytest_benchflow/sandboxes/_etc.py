@@ -1,0 +1,91 @@
+"""Make a sandbox's /etc from the parts of the host's that everybody may read and that hold no secret."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.sandboxes._bwrap import is_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ETC = Path("/etc")
+# Copied, so that the sandbox's root may change them.
+_FILES = (
+    "bash.bashrc", "debian_version", "environment", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "lsb-release",
+    "locale.alias", "localtime", "login.defs", "magic", "mime.types", "nsswitch.conf", "os-release", "profile",
+    "protocols", "resolv.conf", "rpc", "services", "shells", "timezone",
+)  # fmt: skip
+# Shown read-only.
+_DIRECTORIES = (
+    "alternatives", "ca-certificates", "fonts", "java-*-openjdk", "ld.so.conf.d", "pam.d", "perl", "pki/tls/certs",
+    "pki/ca-trust", "python*", "security", "skel", "ssl/certs", "terminfo", "xml",
+)  # fmt: skip
+_HIGHEST_SYSTEM_ID = 999
+_NOBODY = 65534
+
+
+@functools.cache
+def shown_directories() -> tuple[Path, ...]:
+    """Return the directories of /etc that are shown inside: none that holds a file not everybody may read."""
+    found = (path for pattern in _DIRECTORIES for path in sorted(_ETC.glob(pattern)))
+    return tuple(path for path in found if path.is_dir() and not path.is_symlink() and _is_public(path))
+
+
+def _is_public(top: Path) -> bool:
+    for directory, names, files in os.walk(top):
+        for name in (*names, *files):
+            mode = os.lstat(os.path.join(directory, name)).st_mode
+            if not stat.S_ISLNK(mode) and not mode & stat.S_IROTH:
+                return False
+    return True
+
+
+@functools.cache
+def _copied() -> tuple[tuple[str, bytes | str], ...]:
+    """Return (name, content) of the files, read once for each process; a str is where a link leads."""
+    found: list[tuple[str, bytes | str]] = []
+    for name in _FILES:
+        path = _ETC / name
+        if path.is_symlink() and (_ETC / path.readlink()).resolve().is_relative_to("/usr"):
+            found.append((name, str(path.readlink())))
+        elif path.is_file() and path.stat().st_mode & stat.S_IROTH:
+            found.append((name, path.read_bytes()))
+    return tuple(found)
+
+
+def _accounts(name: str) -> Iterator[list[str]]:
+    """Yield the fields of the system's own users or groups, without passwords: people are nobody's business."""
+    path = _ETC / name
+    for line in path.read_text(errors="surrogateescape").splitlines() if path.is_file() else ():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2].isdigit():
+            if int(fields[2]) <= _HIGHEST_SYSTEM_ID or int(fields[2]) == _NOBODY:
+                yield [fields[0], "x", *fields[2:]]
+
+
+def write_etc(root: Path, hostname: str) -> None:
+    """Write /etc below `root`, which nothing has run in yet."""
+    etc = root / "etc"
+    etc.mkdir(exist_ok=True)
+    for name, content in _copied():
+        if isinstance(content, str):
+            (etc / name).symlink_to(content)
+        else:
+            (etc / name).write_bytes(content)
+    (etc / "hostname").write_text(f"{hostname}\n")
+    hosts = _ETC / "hosts"
+    (etc / "hosts").write_text(
+        (hosts.read_text() if hosts.is_file() else "127.0.0.1 localhost\n") + f"\n127.0.1.1 {hostname}\n"
+    )
+    users, groups = list(_accounts("passwd")), list(_accounts("group"))
+    if not is_root():
+        users.append(["user", "x", "1000", "1000", "", "/root", "/bin/bash"])
+        groups.append(["user", "x", "1000", ""])
+    for file, entries in (("passwd", users), ("group", groups)):
+        text = "".join(":".join(fields) + "\n" for fields in entries)
+        (etc / file).write_text(text, errors="surrogateescape")

@@ -1,0 +1,301 @@
+"""One phase of a local sandbox: a running bubblewrap with its own namespaces, and the way into it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._pipes import Pipe, close_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_START_SEC = 20.0
+_DEATH_SEC = 20.0
+_MAX_MESSAGE = 4096
+
+
+class Phase:
+    """The processes of one phase. Everything in it dies with its process 1, and that with this Python process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, info: int, log: Path) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = process
+        self._control = control
+        self._info = info
+        self._log = log
+        self.init: int | None = None  # the host's number of the sandbox's process 1
+        self._init_fd: int | None = None
+        self._ending = asyncio.Lock()
+        self._runs = 0
+        self._exits: dict[str, asyncio.Future[int]] = {}
+        self._kills: dict[str, asyncio.Future[int]] = {}
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._listening: asyncio.Future[socket.socket] | None = None
+        self._gone = False
+        self._loop.add_reader(control, self._receive)
+
+    @classmethod
+    async def start(
+        cls, argv: Callable[[int, int], Sequence[str]], log: Path, started: Callable[[Phase], None]
+    ) -> Phase:
+        """Start bubblewrap and wait until commands can run; `argv` gets the numbers of the two descriptors it passes.
+
+        `started` is told at once, so that a start that is cancelled can still be ended. Raises: SandboxError.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        info_read, info_write = os.pipe()
+        ours.setblocking(False)
+        try:
+            with log.open("wb") as errors:
+                process = subprocess.Popen(
+                    argv(theirs.fileno(), info_write),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    pass_fds=(theirs.fileno(), info_write),
+                    env={},
+                    cwd="/",
+                    start_new_session=True,  # or it could type into the terminal of whoever runs pytest
+                )
+        except OSError as error:
+            close_all(ours.detach(), info_read)
+            raise SandboxError(f"bubblewrap could not be started: {error}") from error
+        finally:
+            theirs.close()
+            os.close(info_write)
+        phase = cls(process, ours, info_read, log)
+        started(phase)
+        try:
+            async with asyncio.timeout(_START_SEC):
+                await phase._ready
+        except TimeoutError as error:
+            raise SandboxError(f"the sandbox did not start within {_START_SEC:.0f} s{phase._complaint()}") from error
+        return phase
+
+    def _find_init(self) -> None:
+        """Take hold of the sandbox's process 1 once bubblewrap has told its number."""
+        os.set_blocking(self._info, False)
+        with contextlib.suppress(BlockingIOError, ValueError, ProcessLookupError):
+            told = os.read(self._info, 4096).decode()
+            self.init = int(told.partition('"child-pid":')[2].split(",")[0].strip(" }\n"))
+            self._init_fd = os.pidfd_open(self.init)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE, 4)
+            except BlockingIOError:
+                return
+            except OSError:
+                message, descriptors = b"", []
+            if not message:
+                close_all(*descriptors)
+                self._lost()
+                return
+            self._understand(message.decode(errors="replace"), descriptors)
+
+    def _understand(self, message: str, descriptors: list[int]) -> None:
+        word, *rest = message.split(" ")
+        listening, self_listening = self._listening, word in ("listening", "failed")
+        if self_listening and listening and not listening.done():
+            self._listening = None
+            if word == "listening" and len(descriptors) == 1:
+                listening.set_result(socket.socket(fileno=descriptors.pop()))
+            else:
+                listening.set_exception(SandboxError(f"the proxy's port inside the sandbox: {' '.join(rest)}"))
+        elif word == "ready" and self._init_fd is None:
+            self._find_init()
+            _settle(self._ready, None)
+        elif word in ("exit", "killed") and len(rest) == 2 and rest[1].lstrip("-").isdigit():
+            waiting = (self._exits if word == "exit" else self._kills).pop(rest[0], None)
+            _settle(waiting, int(rest[1]))
+        close_all(*descriptors)
+
+    def _lost(self) -> None:
+        """The other end is closed: process 1 is ending, and with it everything inside."""
+        self._gone = True
+        self._loop.remove_reader(self._control)
+        for waiting in (*self._exits.values(), *self._kills.values()):
+            _settle(waiting, -signal.SIGKILL)
+        self._exits.clear()
+        self._kills.clear()
+        failure = SandboxError(f"the sandbox ended{self._complaint()}")
+        for pending in (self._ready, self._listening):
+            if pending is not None and not pending.done():
+                pending.set_exception(failure)
+                pending.exception()  # nobody may be waiting, which is no mistake
+
+    def _complaint(self) -> str:
+        with contextlib.suppress(OSError):
+            text = self._log.read_text(errors="backslashreplace").strip()
+            return f": {text[-600:]}" if text else ""
+        return ""
+
+    async def _send(self, message: str, descriptors: Sequence[int] = ()) -> None:
+        while not self._gone:
+            try:
+                socket.send_fds(self._control, [message.encode()], list(descriptors))
+            except BlockingIOError:
+                await asyncio.sleep(0.005)
+            except OSError:
+                break
+            else:
+                return
+        raise SandboxError(f"the sandbox is gone{self._complaint()}")
+
+    async def spawn(
+        self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, ids: str, with_stdin: bool
+    ) -> LocalProcess:
+        """Start a command; `ids` is "uid gid", empty to stay who process 1 is."""
+        self._runs += 1
+        run = str(self._runs)
+        request = os.memfd_create("request", os.MFD_CLOEXEC)
+        _write_request(request, argv, env=env, cwd=cwd, ids=ids)
+        stdin = os.pipe() if with_stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), None)
+        stdout, stderr = os.pipe(), os.pipe()
+        self._exits[run] = ended = self._loop.create_future()
+        ours = [Pipe(end) if end is not None else None for end in (stdin[1], stdout[0], stderr[0])]
+        try:
+            await self._send(f"run {run}", [request, stdin[0], stdout[1], stderr[1]])
+        except BaseException:
+            self._exits.pop(run, None)
+            for pipe in ours:
+                if pipe:
+                    pipe.close()
+            raise
+        finally:
+            close_all(request, stdin[0], stdout[1], stderr[1])
+        return LocalProcess(self, run, ended, ours[0], ours[1], ours[2])  # type: ignore[arg-type]
+
+    async def kill_run(self, run: str, ended: asyncio.Future[int]) -> None:
+        """Kill a command with everything it started; when that cannot be had, kill the whole phase."""
+        if self._gone:
+            return
+        killed = self._kills.setdefault(run, self._loop.create_future())
+        try:
+            await self._send(f"kill {run}")
+            async with asyncio.timeout(5):
+                left = await asyncio.shield(killed)
+                await asyncio.shield(ended)
+        except (TimeoutError, SandboxError):
+            left = 1
+        if left:
+            await self.end()
+
+    async def listen(self, port: int) -> socket.socket:
+        """Return a listening socket on 127.0.0.1:`port` of the sandbox's own network."""
+        self._listening = listening = self._loop.create_future()
+        await self._send(f"listen {port}")
+        return await listening
+
+    async def end(self) -> None:
+        """Kill everything and return when it is dead. Raises: SandboxError when the kernel does not let it die."""
+        async with self._ending:
+            if self._control.fileno() < 0:
+                return
+            if self._init_fd is None:
+                # Killed before it told its child's number, bubblewrap could leave that child behind.
+                with contextlib.suppress(TimeoutError):
+                    await self._readable(self._info, 2)
+                self._find_init()
+            if self._init_fd is None:
+                self._process.kill()
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
+                # Process 1 of a namespace has ended only when all others in it have.
+                await self._wait_for(self._init_fd)
+                os.close(self._init_fd)
+            own = os.pidfd_open(self._process.pid)
+            await self._wait_for(own)
+            os.close(own)
+            self._process.wait()
+            if not self._gone:
+                self._lost()
+            self._control.close()
+            os.close(self._info)
+
+    async def _wait_for(self, pidfd: int) -> None:
+        try:
+            await self._readable(pidfd, _DEATH_SEC)
+        except TimeoutError as error:
+            raise SandboxError(f"a process of the sandbox still lives {_DEATH_SEC:.0f} s after SIGKILL") from error
+
+    async def _readable(self, descriptor: int, limit: float) -> None:
+        done = self._loop.create_future()
+        self._loop.add_reader(descriptor, lambda: _settle(done, None))
+        try:
+            async with asyncio.timeout(limit):
+                await done
+        finally:
+            self._loop.remove_reader(descriptor)
+
+
+class LocalProcess:
+    """A live process in a local sandbox, as contracts.Process says."""
+
+    def __init__(
+        self, phase: Phase, run: str, ended: asyncio.Future[int], stdin: Pipe | None, stdout: Pipe, stderr: Pipe
+    ) -> None:
+        self._phase = phase
+        self._run = run
+        self._ended = ended
+        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+
+    async def write(self, data: bytes) -> None:
+        """Write to stdin and drain. Raises: BrokenPipeError when the process is gone."""
+        if self.stdin is None:
+            raise BrokenPipeError("the process has no stdin")
+        await self.stdin.write(data)
+
+    async def close_stdin(self) -> None:
+        """Close stdin."""
+        if self.stdin is not None:
+            self.stdin.close()
+
+    async def read(self, limit: int = 65536) -> bytes:
+        """Return up to `limit` bytes of stdout as soon as there are any; b"" at its end."""
+        return await self.stdout.read(limit)
+
+    async def read_stderr(self, limit: int = 65536) -> bytes:
+        """Return up to `limit` bytes of stderr as soon as there are any; b"" at its end."""
+        return await self.stderr.read(limit)
+
+    async def wait(self) -> int:
+        """Wait for the end and return the exit code (negative: the signal)."""
+        return await asyncio.shield(self._ended)
+
+    async def kill(self) -> None:
+        """Kill the process and everything it started; return when they are dead."""
+        await asyncio.shield(self._phase.kill_run(self._run, self._ended))
+        if self.stdin is not None:
+            self.stdin.close()
+
+    def close(self) -> None:
+        """Close the host's ends of all pipes."""
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _settle(waiting: asyncio.Future[int] | asyncio.Future[None] | None, value: int | None) -> None:
+    if waiting is not None and not waiting.done():
+        waiting.set_result(value)  # type: ignore[arg-type]
+
+
+def _write_request(descriptor: int, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, ids: str) -> None:
+    fields = [cwd, ids, str(len(argv)), *argv, *(f"{name}={value}" for name, value in env.items())]
+    for field in fields:
+        if "\0" in field:
+            raise SandboxError(f"{field!r} holds a NUL byte, which no command line or variable can")
+    with open(descriptor, "wb", closefd=False) as request:
+        request.write("\0".join(fields).encode(errors="surrogateescape"))
+    os.lseek(descriptor, 0, os.SEEK_SET)

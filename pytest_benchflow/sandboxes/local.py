@@ -1,0 +1,267 @@
+"""Run a rollout on this machine, isolated by bubblewrap: no daemon, no image, no root needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.contracts import ExecResult
+from pytest_benchflow.errors import SandboxError, UnsupportedError
+from pytest_benchflow.sandboxes._bwrap import Layout, interpreter, is_root, why_unavailable
+from pytest_benchflow.sandboxes._etc import shown_directories, write_etc
+from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
+from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
+from pytest_benchflow.sandboxes._pipes import Collected
+from pytest_benchflow.sandboxes._scratch import remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_benchflow.contracts import Endpoint, Network, PhaseName, SandboxSpec
+    from pytest_benchflow.tasks.task import Task
+
+PROXY_PORT = 8000
+_GRACE_SEC = 0.5
+_DIRECTORIES = ("app", "home", "logs/agent", "logs/verifier", "logs/artifacts", "mnt", "opt", "root", "run", "srv")
+_OPEN_DIRECTORIES = ("tmp", "var/tmp", "run/lock")
+
+
+class LocalBackend:
+    """Makes bubblewrap sandboxes."""
+
+    name = "local"
+
+    def available(self) -> str | None:
+        """Return None when this machine can run it, else one sentence that says what is missing and what to do."""
+        return why_unavailable()
+
+    def unsupported(self, task: Task) -> str | None:
+        """Return None when the task can run here, else the reason to skip."""
+        return None
+
+    def fingerprint(self, task: Task) -> str:
+        """Name the host's interpreter and machine: what is installed for one task serves all."""
+        version = ".".join(map(str, sys.version_info[:3]))
+        return f"local-{platform.machine()}-py{version}"
+
+    async def create(self, spec: SandboxSpec) -> LocalSandbox:
+        """Make a sandbox holding the task's environment; nothing of its tests or solution."""
+        if reason := self.available() or self.unsupported(spec.task):
+            raise UnsupportedError(reason)
+        sandbox = LocalSandbox(spec)
+        try:
+            await sandbox.prepare()
+        except BaseException:
+            await asyncio.shield(sandbox.stop())
+            raise
+        return sandbox
+
+
+class LocalSandbox:
+    """One bubblewrap sandbox: a root directory that stays, and for each phase the processes that run in it."""
+
+    backend = "local"
+    transport = "local-stdio"
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.id = spec.id
+        self.workdir = spec.task.environment.workdir or "/app"
+        self.limits: dict[str, Any] = {}
+        self._spec = spec
+        self._root = spec.scratch / "root"
+        self._inside = InsideRoot(self._root)
+        hostname = "".join(char if char.isalnum() else "-" for char in spec.id)[:63].strip("-") or "sandbox"
+        self._layout = Layout(self._inside, hostname, shown_directories(), spec.mounts)
+        self._env: dict[str, str] = {}
+        self._network: Network = "none"
+        self._phase: Phase | None = None
+        self._starting = asyncio.Lock()
+        self._processes: list[LocalProcess] = []
+        self._copies: set[asyncio.Future[None]] = set()
+        self._phases = 0
+        self._stopped = False
+
+    async def prepare(self) -> None:
+        """Lay out the root: system directories, /etc, the task's environment."""
+        await self._copying(self._build)
+
+    def _build(self) -> None:
+        self._root.mkdir(mode=0o755)
+        self._root.chmod(0o755)
+        for name in (*_DIRECTORIES, *_OPEN_DIRECTORIES):
+            (self._root / name).mkdir(parents=True, exist_ok=True)
+        for name in _OPEN_DIRECTORIES:
+            (self._root / name).chmod(0o1777)
+        write_etc(self._root, self._layout.hostname)
+        with self._inside.directory(self.workdir, make=True):
+            pass
+
+    async def enter(self, phase: PhaseName, network: Network) -> None:
+        """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
+        self._check_alive()
+        await self._end_phase()
+        self._network = network
+
+    async def _end_phase(self) -> None:
+        async with self._starting:
+            if self._phase is not None:
+                await self._phase.end()
+                self._phase = None
+
+    async def _running(self) -> Phase:
+        """Return the phase's processes, started when first needed."""
+        self._check_alive()
+        async with self._starting:
+            if self._phase is None:
+                self._phases += 1
+                self._layout.prepare()
+                argv = functools.partial(self._layout.command, self._network)
+                log = self._spec.scratch / f"bwrap-{self._phases}.log"
+                await Phase.start(argv, log, functools.partial(setattr, self, "_phase"))
+            return self._phase  # type: ignore[return-value]
+
+    def _check_alive(self) -> None:
+        if self._stopped:
+            raise SandboxError(f"sandbox {self.id} was stopped")
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+        timeout: float | None = None,
+    ) -> ExecResult:
+        """Run a command to its end; on timeout its whole tree is killed and `timed_out` is set.
+
+        Output beyond 16 MiB of a stream is cut in its middle. What is left running keeps running until the phase ends.
+        """
+        process = await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=stdin is not None)
+        out, err = Collected(), Collected()
+        jobs = [asyncio.create_task(out.fill(process.stdout)), asyncio.create_task(err.fill(process.stderr))]
+        if stdin is not None:
+            jobs.append(asyncio.create_task(_feed(process, stdin)))
+        code: int | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                code = await process.wait()
+        except TimeoutError:
+            await process.kill()
+        except BaseException:
+            await process.kill()
+            raise
+        finally:
+            # A background process may hold the pipes open; what it still says is not this command's output.
+            _, late = await asyncio.wait(jobs, timeout=_GRACE_SEC)
+            for job in late:
+                job.cancel()
+            process.close()
+        return ExecResult(exit_code=code, stdout=out.text(), stderr=err.text(), timed_out=code is None)
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | int | None = None,
+    ) -> LocalProcess:
+        """Start a command and return it alive."""
+        process = await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=True)
+        self._processes.append(process)
+        return process
+
+    async def _start(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None,
+        cwd: str | None,
+        user: str | int | None,
+        with_stdin: bool,
+    ) -> LocalProcess:
+        phase = await self._running()
+        who = self._account(user)
+        full = {
+            "PATH": _search_path(),
+            "HOME": who.home,
+            "USER": who.name,
+            "LANG": "C.UTF-8",
+            "TERM": "xterm-256color",
+            **self._env,
+            **self._spec.env,
+            **(env or {}),
+        }
+        return await phase.spawn(argv, env=full, cwd=cwd or self.workdir, ids=who.ids, with_stdin=with_stdin)
+
+    def _account(self, user: str | int | None) -> _Account:
+        return _Account("root" if is_root() else "user", "/root", "")
+
+    async def upload(self, source: Path, target: str) -> None:
+        """Copy a host file or directory to the absolute path `target`, making parents; links out of it are refused."""
+        await self._copying(copy_in, source, self._inside, target)
+
+    async def download(self, source: str, target: Path) -> None:
+        """Copy a file or directory out; links are not followed. Raises: FileNotFoundError when it is not there."""
+        await self._copying(copy_out, self._inside, source, target)
+
+    async def _copying(self, copy: Callable[..., None], *args: Any) -> None:
+        """Run a copy in a thread; a cancelled one goes on, and stop() waits for it."""
+        self._check_alive()
+        job = asyncio.get_running_loop().run_in_executor(None, functools.partial(copy, *args))
+        self._copies.add(job)
+        job.add_done_callback(self._copies.discard)
+        await asyncio.shield(job)
+
+    async def reach(self, endpoint: Endpoint) -> str:
+        """Make `endpoint` reachable in this phase and return its URL as seen from inside (no path, no slash)."""
+        if self._network == "public":
+            return f"http://127.0.0.1:{await endpoint.port()}"
+        if self._network == "none":
+            raise SandboxError('this phase has network "none"; enter it with "proxy" to reach an endpoint')
+        phase = await self._running()
+        await endpoint.adopt(await phase.listen(PROXY_PORT))
+        return f"http://127.0.0.1:{PROXY_PORT}"
+
+    async def stop(self) -> None:
+        """Kill everything and remove everything; safe to call twice and after a failed start."""
+        self._stopped = True
+        await self._end_phase()
+        for process in self._processes:
+            process.close()
+        self._processes.clear()
+        while self._copies:
+            with contextlib.suppress(Exception):
+                await asyncio.wait(self._copies)
+        await asyncio.to_thread(remove_tree, self._spec.scratch)
+
+
+class _Account:
+    """A user inside: `ids` is "uid gid", empty for the user that process 1 is."""
+
+    def __init__(self, name: str, home: str, ids: str) -> None:
+        self.name, self.home, self.ids = name, home, ids
+
+
+async def _feed(process: LocalProcess, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        await process.write(data)
+    await process.close_stdin()
+
+
+@functools.cache
+def _search_path() -> str:
+    usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    own = str(interpreter().parent)
+    return os.pathsep.join(usual if own in usual else [own, *usual])
+
+
+backend = LocalBackend()

@@ -20,23 +20,21 @@ _NEVER_TASKS = frozenset({"node_modules", "__pycache__", "build", "_build", "dis
 
 def task_file(path: Path) -> Path | None:
     """Return the file that makes `path` a task: task.md before task.toml, None when it is no task."""
-    # os.path tells False where pathlib raises on a directory that may not be read, and is the faster of the two.
-    for name in TASK_FILES:
-        file = os.path.join(path, name)  # noqa: PTH118
-        if os.path.isfile(file) and (name == "task.toml" or _is_document(file)):  # noqa: PTH113
-            return Path(file)
-    return None
-
-
-def _is_document(file: str) -> bool:
-    """Tell a task from some note that is called task.md."""
-    if any(os.path.isdir(os.path.join(os.path.dirname(file), name)) for name in ("verifier", "oracle")):  # noqa: PTH
-        return True
+    document, harbor = (path / name for name in TASK_FILES)
     try:
-        with open(file, "rb") as stream:  # noqa: PTH123
-            return stream.read(6).removeprefix(b"\xef\xbb\xbf").startswith(b"---")
-    except OSError:
-        return True  # loading says what is wrong with it
+        if document.is_file() and _is_document(document):
+            return document
+        return harbor if harbor.is_file() else None
+    except PermissionError:
+        return None
+
+
+def _is_document(file: Path) -> bool:
+    """Tell a task from some note that is called task.md."""
+    if any((file.parent / name).is_dir() for name in ("verifier", "oracle")):
+        return True
+    with file.open("rb") as stream:
+        return stream.read(6).removeprefix(b"\xef\xbb\xbf").startswith(b"---")
 
 
 def is_task(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_benchflow.records.journal import Journal
@@ -303,6 +303,9 @@ class Dialect(Protocol):
 
         Nothing is invented; the second value says why the stream is not complete, None when it is.
         """
+
+    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield a final body as the event stream that would answer `request`; `assemble` gives it back."""
 
     def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
         """Classify an exchange; an unknown state is never completed."""

@@ -91,3 +91,15 @@ def arguments_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else dumps(value).decode()
+
+
+def event(value: Any, name: str | None = None) -> bytes:
+    """Return one server-sent event with JSON data."""
+    head = b"event: " + name.encode() + b"\n" if name else b""
+    return head + b"data: " + dumps(value) + b"\n\n"
+
+
+def pieces(value: str, size: int = 24) -> Iterator[str]:
+    """Yield a text in pieces as a model streams it; an empty text is one empty piece."""
+    for start in range(0, max(len(value), 1), size):
+        yield value[start : start + size]

@@ -9,9 +9,11 @@ from pytest_benchflow.dialects._common import (
     REASONING_KEYS,
     arguments_text,
     count,
+    event,
     events,
     failure,
     mapping,
+    pieces,
     sequence,
     single_effort,
     text,
@@ -20,7 +22,7 @@ from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.usage import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _FINISHED = {"stop": "completed", "tool_calls": "completed", "length": "truncated", "content_filter": "filtered"}
@@ -43,6 +45,25 @@ class Chat:
     def assemble(self, raw: bytes) -> tuple[Any, str | None]:
         """Turn a whole event stream into the final body; the second value says why it is not complete."""
         return _Assembly().read(raw)
+
+    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield a final body as the event stream that would answer `request`."""
+        head = {key: value for key, value in body.items() if key not in ("choices", "usage", "object")}
+        head["object"] = "chat.completion.chunk"
+        apart = mapping(request.get("stream_options")).get("include_usage") is True
+        last: dict[str, Any] = {"choices": []}
+        for choice in sequence(body.get("choices")):
+            for part in _choice_parts(mapping(choice)):
+                if last["choices"]:
+                    yield event({**head, **last})
+                last = {"choices": [part]}
+        if body.get("usage") is not None:
+            if apart:
+                yield event({**head, **last})
+                last = {"choices": []}
+            last["usage"] = body["usage"]
+        yield event({**head, **last})
+        yield b"data: [DONE]\n\n"
 
     def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
         """Classify an exchange; an unknown state is never completed."""
@@ -114,6 +135,29 @@ def _choice_outcome(choice: Mapping[str, Any]) -> Outcome:
     if kind == "completed" and message.get("refusal"):
         return Outcome("refused", text(message["refusal"])[:300])
     return Outcome(kind, None if kind == "completed" else f"finish_reason {finish}")
+
+
+def _choice_parts(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    index = choice.get("index", 0)
+    message = mapping(choice.get("message"))
+    texts = {key: value for key, value in message.items() if isinstance(value, str) and key != "role"}
+    rest = {key: value for key, value in message.items() if key not in texts and key != "tool_calls"}
+    yield {"index": index, "delta": rest, "finish_reason": None}
+    for key, value in texts.items():
+        for piece in pieces(value):
+            yield {"index": index, "delta": {key: piece}, "finish_reason": None}
+    for number, call in enumerate(sequence(message.get("tool_calls"))):
+        kind = "custom" if "custom" in call else "function"
+        inner = dict(mapping(call.get(kind)))
+        long = "input" if kind == "custom" else "arguments"
+        whole = text(inner.pop(long, ""))
+        opening = {**call, "index": number, kind: {**inner, long: ""}}
+        yield {"index": index, "delta": {"tool_calls": [opening]}, "finish_reason": None}
+        for piece in pieces(whole):
+            part = {"index": number, kind: {long: piece}}
+            yield {"index": index, "delta": {"tool_calls": [part]}, "finish_reason": None}
+    others = {key: value for key, value in choice.items() if key not in ("index", "message")}
+    yield {"index": index, "delta": {}, **others}
 
 
 def _turn(message: Mapping[str, Any]) -> Turn:

@@ -1,1 +1,1 @@
-"""The door between agents and models: record, pass through, replay."""
+"""The way to a model: the recording gateway, and the upstreams behind it."""

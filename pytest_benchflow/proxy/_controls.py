@@ -1,0 +1,122 @@
+"""Keep what an agent must not steer out of what goes upstream: routing, retries, credentials."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# Knobs by which a client of a LiteLLM-like server redirects a call, multiplies it or fakes its answer.
+CONTROLS = frozenset(
+    {
+        "additional_drop_params",
+        "api_base",
+        "api_key",
+        "api_type",
+        "api_version",
+        "base_url",
+        "context_window_fallbacks",
+        "custom_llm_provider",
+        "deployment_id",
+        "drop_params",
+        "extra_headers",
+        "fallbacks",
+        "max_retries",
+        "mock_response",
+        "mock_timeout",
+        "mock_tool_calls",
+        "model_list",
+        "num_retries",
+        "stream_timeout",
+    }
+)
+_CONTROL_PREFIXES = ("x-litellm-", "litellm_")
+_QUERY_CREDENTIALS = frozenset({"key", "api-key", "access_token"})
+
+# Credentials, and what concerns only the connection between agent and gateway.
+_HEADERS_KEPT_BACK = frozenset(
+    {
+        "accept-encoding",
+        "api-key",
+        "authorization",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "cookie",
+        "expect",
+        "host",
+        "keep-alive",
+        "num-retries",
+        "openai-organization",
+        "openai-project",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "x-api-key",
+        "x-goog-api-key",
+    }
+)
+_ANSWER_HEADERS_KEPT_BACK = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "keep-alive",
+        "proxy-authenticate",
+        "server",
+        "set-cookie",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "date",
+    }
+)
+
+
+def is_control(name: str) -> bool:
+    """Tell whether a header, query or body key is one an agent may not use."""
+    lowered = name.lower()
+    return lowered in CONTROLS or lowered.startswith(_CONTROL_PREFIXES)
+
+
+def request_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return what may go upstream of an agent's headers."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name.lower() not in _HEADERS_KEPT_BACK and not is_control(name.replace("-", "_")) and not is_control(name)
+    }
+
+
+def answer_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return what an agent may see of an upstream's headers."""
+    return {name: value for name, value in headers.items() if name.lower() not in _ANSWER_HEADERS_KEPT_BACK}
+
+
+def query(text: str) -> tuple[str, list[str]]:
+    """Return a query string without controls and credentials, untouched when it has none, and their names."""
+    pairs = parse_qsl(text, keep_blank_values=True)
+    dropped = [name for name, _ in pairs if is_control(name) or name.lower() in _QUERY_CREDENTIALS]
+    if not dropped:
+        return text, []
+    return urlencode([pair for pair in pairs if pair[0] not in dropped]), dropped
+
+
+def body_controls(body: Any) -> list[str]:
+    """Return the names of the controls at the top level of a request body."""
+    return [name for name in body if is_control(name)] if isinstance(body, dict) else []
+
+
+def edit(raw: bytes, *, drop: Iterable[str] = (), replace: Mapping[str, Any] | None = None) -> bytes:
+    """Return a JSON object with top-level keys taken out or replaced; numbers keep their precision."""
+    body = json.loads(raw)
+    for name in drop:
+        body.pop(name, None)
+    body.update(replace or {})
+    return json.dumps(body, separators=(",", ":")).encode()

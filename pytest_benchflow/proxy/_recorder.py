@@ -1,0 +1,176 @@
+"""Write one line per exchange, as it ends, from the bytes that passed: bodies are not built anew."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.records.journal import Journal
+from pytest_benchflow.records.jsontext import dumps, loads
+
+if TYPE_CHECKING:
+    from pytest_benchflow.records.redact import Redactor
+    from pytest_benchflow.records.rundir import RunDir
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and what became of it."""
+
+    request_id: str
+    seq: int
+    method: str
+    path: str
+    timestamp: str = field(default_factory=now)
+    begun: float = field(default_factory=time.monotonic)
+    request: bytes = b""  # the JSON text of the line's request
+    status: int | None = None
+    answered_at: str | None = None
+    answer: bytes = b"null"  # the JSON text of the response's body
+    error: dict[str, str] | None = None
+    stream: bool = False
+    client_gone: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_body(raw: bytes) -> tuple[Any, bytes | None]:
+    """Return a body's value and its JSON text on one line; (None, None) when it is not strict JSON."""
+    try:
+        # Two arrays around it: a body nested so deep that its line could not be read back is no JSON here.
+        ((value,),) = loads(b"[[" + raw + b"]]")
+    except ValueError:
+        return None, None
+    return value, raw.strip().replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+class Recorder:
+    """The two journals of one rollout; what the disk refuses is kept and tried again with the next line."""
+
+    def __init__(self, rundir: RunDir, redactor: Redactor) -> None:
+        self.received = 0
+        self.warnings: list[str] = []
+        self._redactor = redactor
+        self._prefix = secrets.token_hex(4)
+        self._journal = Journal(rundir.llm)
+        self._pending = Journal(rundir.llm_pending)
+        self._open: set[str] = set()
+        self._backlog: list[bytes] = []
+
+    @property
+    def recorded(self) -> int:
+        """Return the number of lines that reached the disk."""
+        return self._journal.count
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Return the ids of the exchanges that have not ended."""
+        return tuple(sorted(self._open))
+
+    def receive(self, method: str, path: str) -> Exchange:
+        """Count a request; from here on it must end as one line."""
+        seq = self.received
+        self.received += 1
+        exchange = Exchange(f"{self._prefix}-{seq:06d}", seq, method, self._redactor.text(path))
+        self._open.add(exchange.request_id)
+        return exchange
+
+    def begin(self, exchange: Exchange, raw: bytes, body: bytes | None) -> None:
+        """Note a request as begun; `body` is its JSON text, None for anything else, which is kept as text."""
+        self._note_request(exchange, raw, body)
+        line = b'{"request":' + exchange.request + b',"metadata":' + dumps({"started_seq": exchange.seq}) + b"}"
+        try:
+            self._pending.append_line(line)
+        except OSError as error:
+            self._warn(f"{self._pending.path.name} could not be written: {error.strerror or error}")
+
+    def end(self, exchange: Exchange) -> None:
+        """Write the exchange's line. What the disk refuses is tried again, now, later and at the close."""
+        if exchange.request_id not in self._open:
+            return
+        self._open.discard(exchange.request_id)
+        if not exchange.request:
+            self._note_request(exchange, b"", None)
+        before = self._redactor.count
+        answer = self._redactor.json(exchange.answer)
+        error = self._redactor.value(exchange.error)
+        self._count_redactions(exchange, before)
+        response = b"null"
+        if exchange.status is not None:
+            head = {"status_code": exchange.status, "timestamp": exchange.answered_at}
+            response = dumps(head)[:-1] + b',"body":' + answer + b"}"
+        tail = {
+            "error": error,
+            "duration_ms": round((time.monotonic() - exchange.begun) * 1000, 3),
+            "metadata": {
+                "started_seq": exchange.seq,
+                "stream": exchange.stream,
+                "client_gone": exchange.client_gone,
+                **exchange.metadata,
+            },
+        }
+        self._backlog.append(b'{"request":' + exchange.request + b',"response":' + response + b"," + dumps(tail)[1:])
+        self._flush()
+
+    def close(self) -> None:
+        """Try once more to write what is left, and close the journals."""
+        self._flush()
+        if self._backlog:
+            self._warn(f"{len(self._backlog)} exchanges could not be written to {self._journal.path.name}")
+        self._journal.close()
+        self._pending.close()
+        if not self._open and not self._backlog:
+            self._pending.path.unlink(missing_ok=True)
+
+    def _note_request(self, exchange: Exchange, raw: bytes, body: bytes | None) -> None:
+        if body is None:
+            body = b"null"
+            if raw:
+                body = dumps(raw.decode(errors="backslashreplace"))
+                exchange.metadata["request_body"] = "text"
+        before = self._redactor.count
+        head = {
+            "request_id": exchange.request_id,
+            "timestamp": exchange.timestamp,
+            "method": exchange.method,
+            "path": exchange.path,
+        }
+        exchange.request = dumps(head)[:-1] + b',"body":' + self._redactor.json(body) + b"}"
+        self._count_redactions(exchange, before)
+
+    def _flush(self) -> None:
+        for _ in range(2):
+            try:
+                while self._backlog:
+                    self._journal.append_line(self._backlog[0])
+                    del self._backlog[0]
+                break
+            except OSError as error:
+                self._warn(f"{self._journal.path.name} could not be written: {error.strerror or error}")
+        if not self._open and not self._backlog:
+            self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        try:
+            os.truncate(self._pending.path, 0)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._warn(f"{self._pending.path.name} could not be emptied: {error.strerror or error}")
+
+    def _count_redactions(self, exchange: Exchange, before: int) -> None:
+        if self._redactor.count > before:
+            found = self._redactor.count - before
+            exchange.metadata["redactions"] = exchange.metadata.get("redactions", 0) + found
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)

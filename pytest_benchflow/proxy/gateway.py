@@ -1,0 +1,322 @@
+"""The front door to a model: lets one rollout in, passes its bytes on, and records every exchange."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import socket
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from pytest_benchflow.contracts import EndpointReport, ModelRequest
+from pytest_benchflow.dialects._common import INCOMPLETE
+from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.dialects.chat import dialect as chat
+from pytest_benchflow.errors import ProviderError, ReplayMismatchError
+from pytest_benchflow.proxy import _controls
+from pytest_benchflow.proxy._recorder import Exchange, Recorder, now, parse_body
+from pytest_benchflow.records.jsontext import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pytest_benchflow.contracts import Dialect, ModelResponse, Upstream
+    from pytest_benchflow.records.redact import Redactor
+    from pytest_benchflow.records.rundir import RunDir
+
+_MODELS_PATHS = ("/v1/models", "/models")
+_LONGEST_LINE = 1024 * 1024
+_CLOSING_GRACE_SECONDS = 5.0
+
+
+class Gateway:
+    """The gateway of this process: one endpoint per rollout, all on the loop they are opened on."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._endpoints: list[GatewayEndpoint] = []
+
+    async def open(
+        self, *, rundir: RunDir, upstream: Upstream, redactor: Redactor, model: str, drain: bool = True
+    ) -> GatewayEndpoint:
+        """Open an endpoint whose exchanges go to `upstream` and are recorded in `rundir`.
+
+        With `drain`, an answer that its client no longer waits for is still read to its end and recorded.
+        """
+        identity = f"{rundir.path}:{len(self._endpoints)}".encode()
+        token = "bf-" + hmac.new(self._key, identity, hashlib.sha256).hexdigest()
+        redactor.add(token)
+        endpoint = GatewayEndpoint(
+            token=token, upstream=upstream, recorder=Recorder(rundir, redactor), model=model, drain=drain
+        )
+        self._endpoints.append(endpoint)
+        return endpoint
+
+    async def close(self) -> None:
+        """Close every endpoint that is still open."""
+        await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints))
+
+
+class GatewayEndpoint:
+    """The door to the model for one rollout (`contracts.Endpoint`)."""
+
+    def __init__(self, *, token: str, upstream: Upstream, recorder: Recorder, model: str, drain: bool) -> None:
+        self.token = token
+        self.mismatch: str | None = None
+        self._upstream = upstream
+        self._recorder = recorder
+        self._model = model
+        self._drain = drain
+        self._warnings: list[str] = []
+        self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
+        self._runner: web.ServerRunner | None = None
+        self._port: int | None = None
+        self._report: EndpointReport | None = None
+        self._closing: asyncio.Task[EndpointReport] | None = None
+
+    @property
+    def open_requests(self) -> tuple[str, ...]:
+        """Return the ids of the requests that have no answer yet."""
+        return self._recorder.open
+
+    async def port(self) -> int:
+        """Return a loopback TCP port of the host on which this endpoint listens."""
+        if self._port is None:
+            listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+            self._port = listener.getsockname()[1]
+            await self.adopt(listener)
+        return self._port
+
+    async def adopt(self, listener: socket.socket) -> None:
+        """Serve this endpoint on a listening socket made elsewhere (inside a sandbox's network)."""
+        if self._runner is None:
+            server = web.Server(
+                self._handle,
+                handler_cancellation=True,
+                access_log=None,
+                max_line_size=_LONGEST_LINE,
+                max_field_size=_LONGEST_LINE,
+                max_headers=4096,
+            )
+            self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
+            await self._runner.setup()
+        listener.setblocking(False)
+        await web.SockSite(self._runner, listener).start()
+
+    async def close(self) -> EndpointReport:
+        """End every open exchange as a recorded one, stop listening, void the token; safe to call twice."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        return await asyncio.shield(self._closing)
+
+    async def _close(self) -> EndpointReport:
+        self.token = ""
+        in_flight = self._recorder.open
+        if self._tasks and self._drain:
+            await asyncio.wait(set(self._tasks), timeout=_CLOSING_GRACE_SECONDS)
+        left = set(self._tasks)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._recorder.close()
+        return EndpointReport(
+            received=self._recorder.received,
+            recorded=self._recorder.recorded,
+            mismatch=self.mismatch,
+            warnings=(*self._warnings, *getattr(self._upstream, "warnings", ()), *self._recorder.warnings),
+            in_flight=in_flight,
+        )
+
+    def _authorized(self, request: web.BaseRequest) -> bool:
+        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+        shown = (
+            bearer.strip() if scheme.lower() == "bearer" else "",
+            request.headers.get("x-api-key", ""),
+            request.headers.get("x-goog-api-key", ""),
+        )
+        known = self.token.encode()
+        return bool(known) and any(hmac.compare_digest(each.encode(errors="replace"), known) for each in shown)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        authorized = self._authorized(request)
+        if authorized and request.method == "GET" and request.path in _MODELS_PATHS:
+            listed = [{"id": self._model, "object": "model", "created": 0, "owned_by": "benchflow"}]
+            return _json_answer(200, dumps({"object": "list", "data": listed}))
+        exchange = self._recorder.receive(request.method, request.path)
+        task = asyncio.ensure_future(self._exchange(exchange, request, authorized=authorized))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieved)
+        try:
+            # The exchange outlives its client: the server cancels this handler when the client leaves.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            exchange.client_gone = True
+            if not self._drain:
+                task.cancel()
+            raise
+
+    async def _exchange(self, exchange: Exchange, request: web.BaseRequest, *, authorized: bool) -> web.StreamResponse:
+        try:
+            return await self._answer(exchange, request, authorized=authorized)
+        except asyncio.CancelledError:
+            if exchange.client_gone:
+                exchange.error = {"type": "client_gone", "message": "the client left and the answer was not drained"}
+            else:
+                exchange.error = {"type": "closed", "message": "the endpoint was closed before the answer was complete"}
+            raise
+        except Exception as error:
+            exchange.error = {"type": "gateway", "message": f"{type(error).__name__}: {error}"}
+            raise
+        finally:
+            self._recorder.end(exchange)
+
+    async def _answer(self, exchange: Exchange, request: web.BaseRequest, *, authorized: bool) -> web.StreamResponse:
+        raw = await _read(request)
+        if raw is None:
+            exchange.client_gone = True
+            exchange.error = {"type": "client_gone", "message": "the client left before its request was whole"}
+            return web.Response(status=400)
+        exchange.metadata["raw_sha256"] = hashlib.sha256(raw).hexdigest()
+        body, text = parse_body(raw)
+        dialect = dialect_for(request.path)
+        if not authorized:
+            self._recorder.begin(exchange, raw, text)
+            return _refuse(exchange, dialect, 401, "unauthorized", "the API key is not this rollout's token")
+        if dialect is None or request.method != "POST":
+            self._recorder.begin(exchange, raw, text)
+            message = f"{request.method} {exchange.path} is not served here: no model API has this path"
+            return _refuse(exchange, dialect, 404, "unknown_path", message)
+        if dropped := _controls.body_controls(body):
+            raw = _controls.edit(raw, drop=dropped)
+            body, text = parse_body(raw)
+        query, dropped_query = _controls.query(request.query_string)
+        if dropped or dropped_query:
+            exchange.metadata["stripped"] = [*dropped, *dropped_query]
+        self._recorder.begin(exchange, raw, text)
+        exchange.stream = isinstance(body, dict) and dialect.streams(request.path, body)
+        path = f"{request.path}?{query}" if query else request.path
+        forwarded = ModelRequest(request.method, path, _controls.request_headers(request.headers), raw)
+        return await self._forward(exchange, request, forwarded, dialect)
+
+    async def _forward(
+        self, exchange: Exchange, request: web.BaseRequest, forwarded: ModelRequest, dialect: Dialect
+    ) -> web.StreamResponse:
+        try:
+            answer = await self._upstream.send(forwarded)
+        except ReplayMismatchError as error:
+            self.mismatch = self.mismatch or str(error)
+            return _refuse(exchange, dialect, 409, "replay_mismatch", str(error))
+        except ProviderError as error:
+            return _refuse(exchange, dialect, 502, "provider", str(error))
+        exchange.metadata.update(answer.metadata)
+        headers = _controls.answer_headers(answer.headers)
+        kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
+        try:
+            if kind.startswith("text/event-stream"):
+                return await _pass_stream(exchange, request, answer, headers, dialect)
+            return await _pass_whole(exchange, answer, headers, dialect)
+        finally:
+            close = getattr(answer.chunks, "aclose", None)
+            if close is not None:
+                await close()
+
+
+async def _read(request: web.BaseRequest) -> bytes | None:
+    """Return the whole body, whatever its size; None when the client left before its end."""
+    try:
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        return await request.content.read()
+    except (ConnectionError, web.RequestPayloadError):
+        return None
+
+
+async def _pass_whole(
+    exchange: Exchange, answer: ModelResponse, headers: dict[str, str], dialect: Dialect
+) -> web.StreamResponse:
+    try:
+        raw = b"".join([chunk async for chunk in answer.chunks])
+    except ProviderError as error:
+        exchange.metadata["upstream_status"] = answer.status
+        return _refuse(exchange, dialect, 502, "provider", str(error))
+    _note_answer(exchange, answer.status, raw)
+    return web.Response(status=answer.status, body=raw, headers=headers)
+
+
+async def _pass_stream(
+    exchange: Exchange, request: web.BaseRequest, answer: ModelResponse, headers: dict[str, str], dialect: Dialect
+) -> web.StreamResponse:
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    collected: list[bytes] = []
+    broken: str | None = None
+    try:
+        await _deliver(exchange, response.prepare, request)
+        async for chunk in answer.chunks:
+            collected.append(chunk)
+            await _deliver(exchange, response.write, chunk)
+    except ProviderError as error:
+        broken = str(error)
+    finally:
+        _note_stream(exchange, answer.status, b"".join(collected), dialect, broken)
+    if broken is not None and request.transport is not None:
+        # Without its last chunk the body ends for the client as it ended here: cut.
+        request.transport.close()
+    return response
+
+
+async def _deliver(exchange: Exchange, write: Callable[..., Awaitable[object]], argument: object) -> None:
+    """Write to the client; once it has left, the exchange goes on without it."""
+    if exchange.client_gone:
+        return
+    try:
+        await write(argument)
+    except ConnectionError:
+        exchange.client_gone = True
+
+
+def _note_answer(exchange: Exchange, status: int, raw: bytes) -> None:
+    exchange.status, exchange.answered_at = status, now()
+    exchange.metadata["response_sha256"] = hashlib.sha256(raw).hexdigest()
+    _, text = parse_body(raw)
+    if text is None and raw:
+        text = dumps(raw.decode(errors="backslashreplace"))
+        exchange.metadata["response_body"] = "text"
+    exchange.answer = text or b"null"
+
+
+def _note_stream(exchange: Exchange, status: int, raw: bytes, dialect: Dialect, broken: str | None) -> None:
+    exchange.status, exchange.answered_at = status, now()
+    exchange.metadata["response_sha256"] = hashlib.sha256(raw).hexdigest()
+    body, reason = dialect.assemble(raw)
+    exchange.answer = dumps(body)
+    if broken or reason:
+        exchange.error = {"type": INCOMPLETE, "message": broken or str(reason)}
+
+
+def _refuse(exchange: Exchange, dialect: Dialect | None, status: int, kind: str, message: str) -> web.Response:
+    """Answer in the format's own shape that the gateway itself ends this exchange, and note why."""
+    raw = (dialect or chat).error_body(status, message, kind)
+    _note_answer(exchange, status, raw)
+    exchange.error = {"type": kind, "message": message}
+    answer = _json_answer(status, raw)
+    if status != 502:
+        answer.headers["x-should-retry"] = "false"
+    return answer
+
+
+def _json_answer(status: int, raw: bytes) -> web.Response:
+    return web.Response(status=status, body=raw, content_type="application/json")
+
+
+def _retrieved(task: asyncio.Task[web.StreamResponse]) -> None:
+    """Look at a task's end, so that a failure whose client has left is not reported as unseen."""
+    if not task.cancelled():
+        task.exception()

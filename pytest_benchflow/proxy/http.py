@@ -1,0 +1,107 @@
+"""Send requests on to a model provider by URL and key: the agent's bytes, the provider's bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from pytest_benchflow.contracts import ModelResponse
+from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.errors import ProviderError
+from pytest_benchflow.proxy import _controls
+from pytest_benchflow.records.jsontext import loads
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pytest_benchflow.contracts import ModelRequest
+
+# The only limit here: a host that does not even accept a connection. How long an answer takes is the agent's matter.
+_CONNECT_SECONDS = 60.0
+_LONGEST_LINE = 1024 * 1024
+
+
+class HttpUpstream:
+    """A provider that speaks the agent's own format at `base_url` (ending in /v1, or what stands for it)."""
+
+    def __init__(self, base_url: str, *, api_key: str | None, model: str) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._api_key = api_key
+        self._model = model
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        """Send and return when the status is known. Raises: ProviderError."""
+        headers = {**request.headers, "Accept-Encoding": "identity", **self._credential(request.path)}
+        body = self._named(request.body)
+        url = URL(self._base_url + request.path.removeprefix("/v1"), encoded=True)
+        try:
+            answer = await self._opened().request(
+                request.method, url, data=body, headers=headers, allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ProviderError(f"{self._host}: {_said(error)}") from error
+        return ModelResponse(
+            status=answer.status,
+            headers=dict(answer.headers),
+            chunks=self._chunks(answer),
+            metadata={"upstream_model": self._model, "upstream_attempt": 1},
+        )
+
+    async def close(self) -> None:
+        """Close connections; safe to call twice."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def _host(self) -> str:
+        return urlsplit(self._base_url).netloc.rpartition("@")[2]
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+                trust_env=True,
+                max_line_size=_LONGEST_LINE,
+                max_field_size=_LONGEST_LINE,
+                skip_auto_headers=("User-Agent", "Content-Type"),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+    def _credential(self, path: str) -> dict[str, str]:
+        if self._api_key is None:
+            return {}
+        dialect = dialect_for(path)
+        if dialect is not None and dialect.name == "messages":
+            return {"x-api-key": self._api_key}
+        return {"Authorization": f"Bearer {self._api_key}"}
+
+    def _named(self, raw: bytes) -> bytes:
+        """Return the body with this route's model in it; the very bytes when it is there already."""
+        try:
+            body: Any = loads(raw)
+        except ValueError:
+            return raw
+        if not isinstance(body, dict) or body.get("model") == self._model:
+            return raw
+        return _controls.edit(raw, replace={"model": self._model})
+
+    async def _chunks(self, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in answer.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            raise ProviderError(f"{self._host} broke off its answer: {_said(error)}") from error
+        finally:
+            # A connection given up in the middle of an answer cannot be used again.
+            answer.close() if not answer.content.at_eof() else answer.release()
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

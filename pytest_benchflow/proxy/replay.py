@@ -1,0 +1,232 @@
+"""Answer from a recording: requests are matched by what was said, not by bytes, order or machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.contracts import ModelResponse
+from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.errors import RecordError, ReplayMismatchError
+from pytest_benchflow.records.journal import read_records
+from pytest_benchflow.records.jsontext import dumps, loads
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+    from pytest_benchflow.contracts import Dialect, ModelRequest, Turn
+    from pytest_benchflow.records.rundir import RunDir
+    from pytest_benchflow.tasks.task import Task
+
+# Times and generated ids inside a prompt say when and where an agent ran, not what it was asked.
+_VOLATILE = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+)
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """One turn as far as it must agree; `output` of a tool result may differ."""
+
+    role: str
+    text: str = ""
+    calls: tuple[tuple[str, str, str], ...] = ()  # id, name, arguments
+    call_id: str | None = None
+
+    def __str__(self) -> str:
+        if self.role == "tool":
+            return f"tool result of {self.call_id}"
+        calls = "".join(f" {name}({arguments})[{call_id}]" for call_id, name, arguments in self.calls)
+        shown = f"{self.role}: {self.text!r}{calls}"
+        return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """One exchange of a recording."""
+
+    line: int
+    said: tuple[_Said, ...]
+    outputs: tuple[str, ...]
+    chain: str | None
+    dialect: str
+    model: str
+    status: int
+    body: Any
+    uses: int = 0
+
+
+def recording_path(task: Task, agent_name: str) -> Path:
+    """Return where the recording of an agent on a task is kept."""
+    return task.path / "recorded" / f"{Path(agent_name).name}.jsonl"
+
+
+class ReplayUpstream:
+    """An upstream that gives a recording's answers; `warnings` lists tool outputs that were not as recorded.
+
+    `model` is the name by which the agent called its model then: some agents choose their wire format by it.
+    """
+
+    def __init__(self, path: Path, *, strict: bool = False) -> None:
+        self.warnings: list[str] = []
+        self._path = path
+        self._strict = strict
+        self._exchanges = list(_read(path))
+        if not self._exchanges:
+            raise RecordError(f"{path}: holds no exchange")
+        self.model = self._exchanges[0].model
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        """Answer as recorded. Raises: ReplayMismatchError showing the first difference."""
+        dialect = dialect_for(request.path)
+        try:
+            asked = loads(request.body)
+        except ValueError:
+            asked = None
+        if dialect is None or not isinstance(asked, dict):
+            raise ReplayMismatchError(f"{self._path.name}: the request to {request.path} holds no JSON object")
+        found = self._find(dialect, asked)
+        found.uses += 1
+        metadata = {"replayed_line": found.line}
+        if dialect.streams(request.path, asked) and 200 <= found.status < 300:
+            headers = {"Content-Type": "text/event-stream; charset=utf-8"}
+            return ModelResponse(found.status, headers, _each(dialect.disassemble(found.body, asked)), metadata)
+        headers = {"Content-Type": "application/json"}
+        return ModelResponse(found.status, headers, _each((dumps(found.body),)), metadata)
+
+    async def close(self) -> None:
+        """Do nothing: a recording holds no connection."""
+
+    def _find(self, dialect: Dialect, asked: Mapping[str, Any]) -> _Recorded:
+        said, outputs = _said(dialect.request_turns(asked))
+        chain = asked.get("previous_response_id")
+        same = [
+            each for each in self._exchanges if (each.dialect, each.chain, each.said) == (dialect.name, chain, said)
+        ]
+        if not same:
+            raise ReplayMismatchError(f"{self._path.name}: {self._difference(dialect.name, chain, said)}")
+        # A request sent again gets its answer again; among equals the one whose outputs agree comes first.
+        found = min(same, key=lambda each: (each.uses, each.outputs != outputs, each.line))
+        if found.outputs != outputs:
+            self._outputs_differ(found, said, outputs)
+        return found
+
+    def _outputs_differ(self, found: _Recorded, said: tuple[_Said, ...], outputs: tuple[str, ...]) -> None:
+        results = [turn for turn in said if turn.role == "tool"]
+        for result, recorded, got in zip(results, found.outputs, outputs, strict=True):
+            if recorded == got:
+                continue
+            start = next((i for i, (a, b) in enumerate(zip(recorded, got, strict=False)) if a != b), 0)
+            message = (
+                f"{self._path.name}:{found.line}: the output of {result.call_id} differs from the recording at "
+                f"character {start}: recorded {recorded[start : start + 60]!r}, got {got[start : start + 60]!r}"
+            )
+            if self._strict:
+                raise ReplayMismatchError(message)
+            if message not in self.warnings:
+                self.warnings.append(message)
+
+    def _difference(self, dialect: str, chain: str | None, said: tuple[_Said, ...]) -> str:
+        spoken = sorted({each.dialect for each in self._exchanges})
+        if dialect not in spoken:
+            return f"the agent speaks {dialect}, the recording holds {', '.join(spoken)}"
+        near = max(self._exchanges, key=lambda each: (each.dialect == dialect, _common(each.said, said), -each.line))
+        at = _common(near.said, said)
+        recorded = str(near.said[at]) if at < len(near.said) else "the end of the history"
+        got = str(said[at]) if at < len(said) else "the end of the history"
+        if recorded == got:
+            recorded, got = f"previous_response_id {near.chain}", f"previous_response_id {chain}"
+        return f"no recorded request fits; nearest is line {near.line}, turn {at + 1}: recorded {recorded}; got {got}"
+
+
+def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[str, Any]) -> Path:
+    """Write a rollout's completed exchanges, redacted as they are, as the recording of an agent on a task.
+
+    `facts` (task digest, agent version, model …) become the first line. Raises: RecordError when none completed.
+    """
+    kept: list[bytes] = []
+    for record in sorted(read_records(rundir.llm), key=lambda each: int(each["metadata"]["started_seq"])):
+        dialect = dialect_for(record["request"]["path"])
+        response = record["response"] or {}
+        if dialect is None:
+            continue
+        outcome = dialect.outcome(response.get("status_code"), response.get("body"), record["error"])
+        if outcome.kind == "completed":
+            request = {"method": "POST", "path": record["request"]["path"], "body": _slim(record["request"]["body"])}
+            answer = {key: response[key] for key in ("status_code", "body")}
+            kept.append(dumps({"request": request, "response": answer}))
+    if not kept:
+        raise RecordError(f"{rundir.llm}: holds no completed exchange to record")
+    path = recording_path(task, agent_name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\n".join([dumps({"recording": dict(facts)}), *kept, b""]))
+    return path
+
+
+def _slim(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request without what matching ignores and machines differ in: tool definitions and system prompts."""
+    kept = {key: value for key, value in body.items() if key not in ("tools", "system", "instructions")}
+    for key in ("messages", "input"):
+        if isinstance(kept.get(key), list):
+            kept[key] = [each for each in kept[key] if not _is_system(each)]
+    return kept
+
+
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("system", "developer")
+
+
+def _read(path: Path) -> Iterable[_Recorded]:
+    for number, record in enumerate(read_records(path), 1):
+        if "recording" in record:
+            continue
+        try:
+            request, response = record["request"], record["response"]
+            dialect = dialect_for(request["path"])
+            if dialect is None:
+                raise RecordError(f"{path}:{number}: no model API has the path {request['path']!r}")
+            said, outputs = _said(dialect.request_turns(request["body"]))
+            chain, model = request["body"].get("previous_response_id"), str(request["body"].get("model"))
+            status, body = response["status_code"], response["body"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RecordError(f"{path}:{number}: not a recorded exchange ({error!r})") from None
+        yield _Recorded(number, said, outputs, chain, dialect.name, model, status, body)
+
+
+def _said(turns: Sequence[Turn]) -> tuple[tuple[_Said, ...], tuple[str, ...]]:
+    """Return what must agree between two histories, and the tool outputs, which need not."""
+    said: list[_Said] = []
+    outputs: list[str] = []
+    for turn in turns:
+        if turn.role == "tool":
+            said.append(_Said("tool", call_id=turn.tool_call_id))
+            outputs.append(turn.text)
+        elif turn.role != "system":
+            # System prompts hold dates, paths and facts about the host.
+            calls = tuple((call.id, call.name, _canonical(call.arguments)) for call in turn.tool_calls)
+            text = turn.text if turn.role == "assistant" else _VOLATILE.sub("…", turn.text)
+            said.append(_Said(turn.role, text.strip(), calls))
+    return tuple(said), tuple(outputs)
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except ValueError:
+        return arguments
+
+
+def _common(first: tuple[_Said, ...], second: tuple[_Said, ...]) -> int:
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
+async def _each(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part

@@ -1,0 +1,83 @@
+"""Find the way from a model's name, as a user types it, to where its answers come from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pytest_benchflow.errors import ProviderError, UnsupportedError, UsageError
+from pytest_benchflow.proxy.http import HttpUpstream
+from pytest_benchflow.proxy.replay import ReplayUpstream, recording_path
+from pytest_benchflow.proxy.scripted import ScriptedUpstream, load_script
+from pytest_benchflow.settings import host_variable
+
+if TYPE_CHECKING:
+    from pytest_benchflow.contracts import Upstream
+    from pytest_benchflow.tasks.task import Task
+
+ACCEPTED = (
+    "replay, openai/<model>, anthropic/<model>, <any>/<model>@http://host:port/v1 (an OpenAI-compatible server), "
+    "or script/<file>"
+)
+_AT_URL = re.compile(r"[^@]*?/(?P<model>[^@]+)@(?P<url>https?://[^\s@]+)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where an agent's requests go; `secrets` are the values that must reach no record."""
+
+    upstream: Upstream
+    agent_model: str  # as the agent should name it
+    source: Literal["replay", "provider"]
+    upstream_model: str | None
+    secrets: tuple[str, ...] = ()
+
+
+def route(model: str, *, task: Task, agent_name: str, replay_strict: bool) -> Route:
+    """Return the route of a model's name.
+
+    Raises: UsageError for a name of no known form, UnsupportedError where nothing is recorded, ProviderError naming
+    the variable that is not set.
+    """
+    if model == "replay":
+        return _replay(task, agent_name, strict=replay_strict)
+    at_url = _AT_URL.match(model)
+    if at_url:
+        key = host_variable("BENCHFLOW_MODEL_API_KEY")
+        return _provider(at_url["url"], key, at_url["model"])
+    provider, _, name = model.partition("/")
+    if provider == "openai" and name:
+        base_url = host_variable("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+        return _provider(base_url, _key("OPENAI_API_KEY", model), name)
+    if provider == "anthropic" and name:
+        base_url = host_variable("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
+        key = _key("ANTHROPIC_API_KEY", model)
+        return _provider(base_url.rstrip("/").removesuffix("/v1") + "/v1", key, name)
+    if provider == "script" and name:
+        return Route(ScriptedUpstream(load_script(Path(name))), "scripted", "provider", "scripted")
+    raise UsageError(f"model {model!r} is of no known form; it takes {ACCEPTED}")
+
+
+def _replay(task: Task, agent_name: str, *, strict: bool) -> Route:
+    path = recording_path(task, agent_name)
+    if not path.is_file():
+        raise UnsupportedError(
+            f"nothing is recorded for agent {agent_name} on task {task.slug}; pass --benchflow-model=provider/name "
+            "to run it live"
+        )
+    upstream = ReplayUpstream(path, strict=strict)
+    return Route(upstream, upstream.model, "replay", None)
+
+
+def _provider(base_url: str, key: str | None, model: str) -> Route:
+    upstream = HttpUpstream(base_url, api_key=key, model=model)
+    return Route(upstream, model, "provider", model, (key,) if key else ())
+
+
+def _key(variable: str, model: str) -> str:
+    key = host_variable(variable)
+    if key is None:
+        raise ProviderError(f"model {model} needs {variable}, which is not set; export it and start again")
+    return key

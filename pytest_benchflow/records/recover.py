@@ -1,0 +1,79 @@
+"""Finish the records of a rollout whose process was killed: an open request becomes a recorded error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.records.journal import Journal, read_lines
+from pytest_benchflow.records.jsontext import loads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.records.rundir import RunDir
+
+
+def recover_pending(rundir: RunDir) -> int:
+    """Record every request that was begun and never ended, and return how many; a second call finds none.
+
+    A torn last line of either file is moved into a file of the same name with `.torn` added. Call it only when no
+    process works on the rollout any more.
+    """
+    if not rundir.llm_pending.exists():
+        return 0
+    _set_torn_line_aside(rundir.llm_pending)
+    begun = [record for record in map(_record, read_lines(rundir.llm_pending)) if record is not None]
+    if rundir.llm.exists():
+        _set_torn_line_aside(rundir.llm)
+        ended = {_request_id(record) for record in map(_record, read_lines(rundir.llm)) if record is not None}
+        begun = [record for record in begun if _request_id(record) not in ended]
+    journal = Journal(rundir.llm)
+    try:
+        for record in begun:
+            journal.append(_interrupted(record))
+    finally:
+        journal.close()
+    rundir.llm_pending.unlink()
+    return len(begun)
+
+
+def _interrupted(record: dict[str, Any]) -> dict[str, Any]:
+    message = "the process that recorded this rollout ended before the answer was complete"
+    return {
+        "request": record.get("request"),
+        "response": None,
+        "error": {"type": "interrupted", "message": message},
+        "duration_ms": None,
+        "metadata": record.get("metadata"),
+    }
+
+
+def _record(line: tuple[int, bytes]) -> dict[str, Any] | None:
+    try:
+        record = loads(line[1])
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _request_id(record: dict[str, Any]) -> Any:
+    request = record.get("request")
+    return request.get("request_id") if isinstance(request, dict) else None
+
+
+def _set_torn_line_aside(path: Path) -> None:
+    """Move a last line that has no newline or is no JSON out of `path`."""
+    raw = path.read_bytes()
+    start = raw.rfind(b"\n", 0, len(raw) - 1) + 1
+    last = raw[start:]
+    if not last or (last.endswith(b"\n") and _record((0, last)) is not None):
+        return
+    if _record((0, last)) is not None:
+        # Only the newline is missing: the record is whole.
+        with path.open("ab") as file:
+            file.write(b"\n")
+        return
+    with path.with_name(path.name + ".torn").open("ab") as file:
+        file.write(last if last.endswith(b"\n") else last + b"\n")
+    with path.open("r+b") as file:
+        file.truncate(start)

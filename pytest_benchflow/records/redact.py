@@ -1,0 +1,200 @@
+"""Take secrets out of records: known values in every form they travel in, and well-known key shapes.
+
+Only secrets are touched: text without one comes back as it was, and JSON text keeps every other byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MARK = "[REDACTED]"
+
+# A shorter value is too likely to be a word: taking it out everywhere would destroy the record.
+SHORTEST = 6
+_SHORTEST_ENCODED = 12
+
+# What is remembered of strings already scanned, in characters; past it the memory starts afresh.
+_REMEMBERED = 64 * 1024 * 1024
+
+# Each shape begins with its literal: texts without one are passed over at memory speed.
+_SHAPES: tuple[tuple[str, str], ...] = (
+    ("sk-", r"(?:proj|svcacct|admin|ant|or|live|test|lf|litellm)-[A-Za-z0-9_-]{20,}"),
+    ("sk-", r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{20,}"),
+    ("sk_live_", r"[A-Za-z0-9]{20,}"),
+    ("rk_live_", r"[A-Za-z0-9]{20,}"),
+    ("AKIA", r"[0-9A-Z]{16}(?![A-Za-z0-9])"),
+    ("ASIA", r"[0-9A-Z]{16}(?![A-Za-z0-9])"),
+    ("AIza", r"[0-9A-Za-z_-]{35}"),
+    *((f"gh{kind}_", r"[A-Za-z0-9]{36,}") for kind in "pousr"),
+    ("github_pat_", r"[A-Za-z0-9_]{40,}"),
+    ("glpat-", r"[A-Za-z0-9_-]{20,}"),
+    ("hf_", r"[A-Za-z0-9]{30,}"),
+    ("npm_", r"[A-Za-z0-9]{36}"),
+    ("pypi-AgEIcHlwaS5vcmc", r"[A-Za-z0-9_-]{20,}"),
+    ("dtn_", r"[a-f0-9]{32,}"),
+    *((f"xox{kind}-", r"[A-Za-z0-9-]{20,}") for kind in "abeoprs"),
+    ("gsk_", r"[A-Za-z0-9]{40,}"),
+    ("xai-", r"[A-Za-z0-9]{40,}"),
+    (
+        "-----BEGIN ",
+        r"(?:[A-Z]+ )*PRIVATE KEY-----(?:\\+[nr]|[A-Za-z0-9+/=\s:,-]){64,}?"
+        r"(?:-----END (?:[A-Z]+ )*PRIVATE KEY-----|\Z|(?![A-Za-z0-9+/=\s\\:,-]))",
+    ),
+)
+_TEXT_SHAPES = tuple((literal, re.compile(re.escape(literal) + rest)) for literal, rest in _SHAPES)
+# In JSON text the character after a shape is part of it or its end, and control characters are escapes.
+_RAW_SHAPES = tuple((literal.encode(), re.compile((re.escape(literal) + rest).encode())) for literal, rest in _SHAPES)
+
+# An escape that can hide a character of a secret; any escape can when a secret has unusual characters.
+_HIDING = re.compile(rb"\\u00[2-7]|\\/")
+_ANY_ESCAPE = re.compile(rb"\\u|\\/")
+_STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"')
+_PLAIN = re.compile(r"[A-Za-z0-9_.=+:~@%/-]*\Z")
+
+
+class Redactor:
+    """Replaces secrets by `[REDACTED]`; `count` says how many times. A string seen before is not scanned again."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self.count = 0
+        self._secrets: dict[str, None] = {}
+        self._known: re.Pattern[str] | None = None
+        self._raw_forms: tuple[bytes, ...] = ()
+        self._hiding = _HIDING
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._seen_size = 0
+        self.add(*secrets)
+
+    def add(self, *secrets: str) -> None:
+        """Learn further secret values; those shorter than `SHORTEST` characters are ignored."""
+        for secret in secrets:
+            if len(secret.strip()) >= SHORTEST:
+                self._secrets[secret.strip()] = None
+        forms = {form for secret in self._secrets for form in _forms(secret)}
+        if forms:
+            self._known = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+        written = forms | {json.dumps(form)[1:-1] for form in forms}
+        self._raw_forms = tuple(form.encode(errors="replace") for form in sorted(written))
+        self._hiding = _HIDING if all(_PLAIN.match(secret) for secret in self._secrets) else _ANY_ESCAPE
+        self._seen.clear()
+        self._seen_size = 0
+
+    def text(self, value: str) -> str:
+        """Return a text without secrets."""
+        known = self._seen.get(value)
+        if known is None:
+            known = self._scrub(value)
+            self._seen_size += len(value)
+            if self._seen_size > _REMEMBERED:
+                self._seen.clear()
+                self._seen_size = len(value)
+            self._seen[value] = known
+        self.count += known[1]
+        return known[0]
+
+    def value(self, value: Any) -> Any:
+        """Return a JSON value without secrets in its strings and keys; lists and dicts are made anew."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.text(key) if isinstance(key, str) else key: self.value(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(each) for each in value]
+        return value
+
+    def json(self, raw: bytes) -> bytes:
+        """Return valid JSON text without secrets; apart from them every byte stays."""
+        parts: list[bytes] = []
+        done = 0
+        for place in sorted(self._suspects(raw)):
+            if place < done:
+                continue
+            start = _string_start(raw, place)
+            closing = _STRING_END.match(raw, start)
+            if closing is None:
+                continue
+            literal = raw[start - 1 : closing.end()]
+            before = json.loads(literal)
+            after = self.text(before)
+            if after != before:
+                parts += raw[done : start - 1], json.dumps(after).encode()
+                done = closing.end()
+        return b"".join((*parts, raw[done:])) if parts else raw
+
+    def _suspects(self, raw: bytes) -> set[int]:
+        """Return places in JSON text whose string may hold a secret."""
+        places: set[int] = set()
+        for form in self._raw_forms:
+            at = raw.find(form)
+            while at >= 0:
+                places.add(at)
+                at = raw.find(form, at + 1)
+        for literal, shape in _RAW_SHAPES:
+            if literal in raw:
+                places.update(match.start() for match in shape.finditer(raw))
+        if b"\\" in raw:
+            places.update(match.start() for match in self._hiding.finditer(raw))
+        return places
+
+    def _scrub(self, value: str) -> tuple[str, int]:
+        found = 0
+        if self._known is not None:
+            value, found = self._known.subn(MARK, value)
+        for literal, shape in _TEXT_SHAPES:
+            if literal in value:
+                value, more = _redact_shape(shape, value)
+                found += more
+        return value, found
+
+
+def _redact_shape(shape: re.Pattern[str], value: str) -> tuple[str, int]:
+    """Return `value` without the shape, where it stands at the start of a word, and how often it did."""
+    parts: list[str] = []
+    done = found = 0
+    for match in shape.finditer(value):
+        start = match.start()
+        if start and (value[start - 1].isalnum() or value[start - 1] in "_-"):
+            continue
+        parts += value[done:start], MARK
+        done = match.end()
+        found += 1
+    return "".join((*parts, value[done:])), found
+
+
+def _string_start(raw: bytes, place: int) -> int:
+    """Return where the contents of the JSON string around `place` begin."""
+    quote_at = raw.rfind(b'"', 0, place)
+    while quote_at > 0:
+        before = quote_at
+        while before and raw[before - 1] == 0x5C:
+            before -= 1
+        if (quote_at - before) % 2 == 0:
+            break
+        quote_at = raw.rfind(b'"', 0, quote_at)
+    return quote_at + 1
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield the forms in which a secret travels: itself, escaped for JSON once and twice, for URLs, in base64."""
+    yield secret
+    escaped = json.dumps(secret)[1:-1]
+    yield escaped
+    yield json.dumps(escaped)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield quote(secret, safe="")
+    if len(secret) < _SHORTEST_ENCODED:
+        return
+    data = secret.encode(errors="surrogatepass")
+    for shift in range(3):
+        # Inside a longer text the secret starts at any of three offsets; the characters it shares are left out.
+        encoded = base64.b64encode(b"\0" * shift + data).decode().rstrip("=")
+        whole = encoded[(0, 2, 3)[shift] : len(encoded) - ((shift + len(data)) % 3 > 0)]
+        yield whole
+        yield whole.replace("+", "-").replace("/", "_")

@@ -1,8 +1,8 @@
 """Write or check requirements/ci.txt, the lock of what CI installs.
 
-    python requirements/lock.py             lock again, keeping the pins that still fit (needs uv)
-    python requirements/lock.py --upgrade   lock again with the newest releases
-    python requirements/lock.py --check     exit with 1 when pyproject.toml asks for something else than was locked
+python requirements/lock.py             lock again, keeping the pins that still fit (needs uv)
+python requirements/lock.py --upgrade   lock again with the newest releases
+python requirements/lock.py --check     exit with 1 when pyproject.toml asks for something else than was locked
 """
 
 from __future__ import annotations

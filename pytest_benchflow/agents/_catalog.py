@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._acp import drive
-from pytest_benchflow.agents._install import install
+from pytest_benchflow.agents._install import agent_dir, install
 from pytest_benchflow.catalog.load import shipped
 from pytest_benchflow.errors import UsageError
 
@@ -77,11 +77,6 @@ class CatalogAgent:
             lines.append(f"link_skills() {{\n{_LINK_SKILLS}}}")
             lines += [f'link_skills "{path}"' for path in self.manifest.skill_paths]
         return "\n".join([*lines, self.manifest.launch_cmd])
-
-
-def agent_dir(name: str) -> str:
-    """Return where an agent's files are inside a sandbox."""
-    return f"/opt/benchflow/agents/{name}"
 
 
 def agent(name: str) -> CatalogAgent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ _CHUNKS = {
     "agent_thought_chunk": "agent_thought",
     "user_message_chunk": "user_message",
 }
-_SNAKE = {"toolCallId": "tool_call_id", "rawInput": "raw_input", "rawOutput": "raw_output", "messageId": "message_id"}
+_HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _OPEN = ("pending", "in_progress")
 
 
@@ -84,7 +85,11 @@ class EventLog:
 
     def _event(self, update: dict[str, Any]) -> dict[str, Any]:
         kind = update["sessionUpdate"]
-        fields = {_SNAKE.get(key, key): value for key, value in update.items() if key not in ("sessionUpdate", "_meta")}
+        fields = {
+            _HUMP.sub(r"_\1", key).lower(): value
+            for key, value in update.items()
+            if key not in ("sessionUpdate", "_meta")
+        }
         if kind not in ("tool_call", "tool_call_update"):
             return {"type": kind, **fields}
         call, title, status = str(fields.pop("tool_call_id", "")), fields.get("title"), fields.get("status")

@@ -2,16 +2,141 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.agents._host import find_python, package_sources, python_mounts
+from pytest_benchflow.contracts import Mount, SandboxSpec
+from pytest_benchflow.errors import AgentError
+from pytest_benchflow.records.journal import write_json
+from pytest_benchflow.settings import host_variable
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Mapping
 
     from pytest_benchflow.catalog.load import Manifest
-    from pytest_benchflow.contracts import Backend, Mount
+    from pytest_benchflow.contracts import Backend, ExecResult
     from pytest_benchflow.tasks.task import Task
+
+_MARKER = ".complete.json"
+_LOCK_TICK_SEC = 0.2
+_CREDENTIALS = re.compile(r"://[^/@\s]+@")
+
+# An installation that failed is not tried again by the next rollout of the same session.
+_failed: dict[str, str] = {}
 
 
 async def install(manifest: Manifest, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
-    """Return the mounts of an installed agent."""
-    raise NotImplementedError
+    """Return the mounts of an installed agent, installing it first where the cache has none.
+
+    The directory appears under its name only when it is complete. Raises: AgentError naming the log.
+    """
+    wanted = manifest.host.python
+    python = await asyncio.to_thread(find_python, wanted) if wanted else None
+    target = agent_dir(manifest.name)
+    key = f"{manifest.name}@{manifest.host.version or 'latest'}-{_digest(manifest, backend.fingerprint(task), python)}"
+    root = cache_dir() / "agents"
+    final = root / key
+    mounts = (Mount(final, target), *python_mounts(python))
+    if (final / _MARKER).is_file():
+        return mounts
+    if key in _failed:
+        raise AgentError(_failed[key])
+    root.mkdir(parents=True, exist_ok=True)
+    async with _locked(root / f".{key}.lock"):
+        if not (final / _MARKER).is_file():
+            await _build(manifest, backend, task, log_dir=log_dir, final=final, python=python)
+    return mounts
+
+
+def agent_dir(name: str) -> str:
+    """Return where an agent's files are inside a sandbox."""
+    return f"/opt/benchflow/agents/{name}"
+
+
+def cache_dir() -> Path:
+    """Return the directory that outlives sessions: BENCHFLOW_CACHE_DIR, else the user's cache directory."""
+    named = host_variable("BENCHFLOW_CACHE_DIR")
+    if named:
+        return Path(named).absolute()
+    return Path(host_variable("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-benchflow"
+
+
+async def _build(
+    manifest: Manifest, backend: Backend, task: Task, *, log_dir: Path, final: Path, python: Path | None
+) -> None:
+    """Install into a draft beside `final` and rename it. Call it with the lock held."""
+    for left in (*final.parent.glob(f".{final.name}.draft-*"), final):
+        await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
+    draft = final.parent / f".{final.name}.draft-{secrets.token_hex(4)}"
+    files, scratch = draft / "files", draft / "scratch"
+    files.mkdir(parents=True)
+    scratch.mkdir(mode=0o700)
+    try:
+        sources, local = package_sources()
+        env = sources | {"BENCHFLOW_AGENT_DIR": agent_dir(manifest.name)}
+        if python is not None:
+            env["BENCHFLOW_PYTHON"] = str(python)
+        mounts = (Mount(files, agent_dir(manifest.name), writable=True), *python_mounts(python), *local)
+        spec = SandboxSpec(id=f"install-{secrets.token_hex(4)}", task=task, scratch=scratch, mounts=mounts)
+        result = await _run(manifest, backend, spec, env)
+        _keep_log(log_dir / "install.log", result)
+        if result.exit_code != 0:
+            _failed[final.name] = _why(manifest, result, log_dir / "install.log")
+            raise AgentError(_failed[final.name])
+        write_json(files / _MARKER, {"name": manifest.name, "version": manifest.host.version, "python": str(python)})
+        files.rename(final)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+
+
+async def _run(manifest: Manifest, backend: Backend, spec: SandboxSpec, env: Mapping[str, str]) -> ExecResult:
+    sandbox = await backend.create(spec)
+    try:
+        await sandbox.enter("setup", "public")
+        script = f"exec 2>&1\n{manifest.install_cmd}"
+        return await sandbox.exec(["sh", "-c", script], env=env, cwd="/", timeout=manifest.install_timeout)
+    finally:
+        await asyncio.shield(sandbox.stop())
+
+
+def _keep_log(path: Path, result: ExecResult) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # An index's URL may hold a password.
+    path.write_text(_CREDENTIALS.sub("://***@", result.stdout + result.stderr), "utf-8", errors="replace")
+
+
+def _why(manifest: Manifest, result: ExecResult, log: Path) -> str:
+    how = f"took over {manifest.install_timeout} s" if result.timed_out else f"ended with exit code {result.exit_code}"
+    last = "\n".join(log.read_text("utf-8").strip().splitlines()[-8:])
+    what = f"{manifest.name} {manifest.host.version or ''}".strip()
+    return f"{what} could not be installed: its install_cmd {how}; log: {log}; the last lines:\n{last}"
+
+
+def _digest(manifest: Manifest, fingerprint: str, python: Path | None) -> str:
+    text = "\0".join((fingerprint, manifest.install_cmd, str(python)))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@asynccontextmanager
+async def _locked(path: Path) -> AsyncIterator[None]:
+    """Hold a file lock without holding up the loop; the kernel frees it however the process ends."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_LOCK_TICK_SEC)
+        yield
+    finally:
+        os.close(file)

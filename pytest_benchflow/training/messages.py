@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -24,6 +25,7 @@ class Messages:
         self.problems: dict[str, str] = {}
         self.folded = 0
         self.reasoning = 0
+        self.replaced = 0  # lone surrogates, which no trainer's file may hold
 
     def of(self, turns: Iterable[Turn]) -> list[dict[str, Any]]:
         """Return the messages of a history; later system turns are folded into the leading one."""
@@ -32,7 +34,7 @@ class Messages:
         for turn in turns:
             if turn.role == "system":
                 self.folded += bool(messages)
-                system.append(turn.text)
+                system.append(self._clean(turn.text, turn))
             else:
                 messages.append(self.one(turn))
         if system:
@@ -43,7 +45,7 @@ class Messages:
         """Return the message of a user, assistant or tool turn; the same object for the same turn."""
         made = self._made.get(id(turn))
         if made is None:
-            message: dict[str, Any] = {"role": turn.role, "content": turn.text}
+            message: dict[str, Any] = {"role": turn.role, "content": self._clean(turn.text, turn)}
             if turn.role == "tool":
                 message["tool_call_id"] = turn.tool_call_id
             if turn.tool_calls:
@@ -54,7 +56,7 @@ class Messages:
         return made[1]
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        arguments = call.arguments.strip() or "{}"
+        arguments = scrub(call.arguments).strip() or "{}"
         try:
             value = orjson.loads(arguments)
             fault = None if isinstance(value, dict) else f"a JSON {type(value).__name__}, not an object"
@@ -63,7 +65,31 @@ class Messages:
         if fault is not None:
             self.problems.setdefault(call.id, f"arguments of the call {call.id} ({call.name}) are {fault}")
             arguments = orjson.dumps({"malformed": arguments}).decode()
+        elif arguments != (call.arguments.strip() or "{}"):
+            self.problems.setdefault(call.id, f"arguments of the call {call.id} ({call.name}) hold a lone surrogate")
         return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+    def _clean(self, text: str, turn: Turn) -> str:
+        cleaned: str = scrub(text)
+        if cleaned != text:
+            self.replaced += 1
+            if turn.role == "assistant":
+                self.problems.setdefault(f"text {len(self.problems)}", "an answer of the model holds a lone surrogate")
+        return cleaned
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def scrub(value: Any) -> Any:
+    """Return the value with every lone surrogate in its strings replaced by U+FFFD."""
+    if isinstance(value, str):
+        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [scrub(item) for item in value]
+    if isinstance(value, dict):
+        return {scrub(key): scrub(item) for key, item in value.items()}
+    return value
 
 
 def without_reasoning(value: Any) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pytest_benchflow.catalog.load import shipped
 from pytest_benchflow.records.journal import read_lines
 from pytest_benchflow.training.account import summary, token_sums, usage_totals
-from pytest_benchflow.training.messages import Messages, without_reasoning
+from pytest_benchflow.training.messages import Messages, scrub, without_reasoning
 from pytest_benchflow.training.ready import Refusal, refusal, reward_of
 from pytest_benchflow.training.select import TERMINAL_TOOLS, select
 from pytest_benchflow.training.threads import Exchange, assign_roles, read_exchanges, tool_name
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pytest_benchflow.records.rundir import RunDir
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +57,68 @@ def build_row(
     *,
     result: Mapping[str, Any],
     config: Mapping[str, Any],
-    terminal: Collection[str] = TERMINAL_TOOLS,
+    terminal: Collection[str] | None = None,
 ) -> Row:
-    """Build the row of results.jsonl; never raises for what the records hold."""
-    exchanges = analyse(rundir, terminal)
+    """Build the row of results.jsonl; never raises for what the records hold.
+
+    `terminal` names the tools that end a task; by default the agent's catalogue entry does.
+    """
+    ends = terminal_tools(result, config) if terminal is None else terminal
+    exchanges = analyse(rundir, ends)
+    no = refusal(result, exchanges, ends)
+    row = _row(result, config, exchanges, no)
+    try:
+        no = _converse(row, rundir, exchanges, result, no)
+    except RecursionError:
+        no = no or Refusal("not_serialisable", "An exchange is nested too deeply to be written as a row.")
+        _empty(row, no)
+    return _checked(row, exchanges, no)
+
+
+def terminal_tools(result: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the tools that end a task: `finish`, and what the agent's catalogue entry names."""
+    name = result.get("agent") or config.get("agent")
+    if not isinstance(name, str) or not _PLAIN_NAME.match(name):
+        return TERMINAL_TOOLS
+    manifest = shipped(name)
+    return TERMINAL_TOOLS | frozenset(manifest.host.terminal_tools if manifest else ())
+
+
+def _converse(
+    row: dict[str, Any], rundir: RunDir, exchanges: list[Exchange], result: Mapping[str, Any], no: Refusal | None
+) -> Refusal | None:
+    """Add the conversation to the row and return what forbids training on it, None when nothing does."""
     messages = Messages()
     steps = [_step(exchange, messages, result) for exchange in exchanges if exchange.selected]
     prompt, completion = _conversation(exchanges, messages, agent_prompts(rundir))
-    no = refusal(result, exchanges, terminal)
     if no is None and messages.problems:
         no = Refusal("invalid_arguments", "; ".join(messages.problems.values()))
+        row |= _closed(no)
+        row["info"] |= _readiness(no)
     tool_defs, conflicts = tool_union(exchanges)
-    row = _row(result, config, exchanges, no)
     row |= {"prompt": prompt, "completion": completion, "tool_defs": tool_defs, "trajectory": steps}
     row["info"] |= {
         "tool_conflicts": conflicts,
         "reasoning_parts_stripped": messages.reasoning,
         "system_messages_folded": messages.folded,
+        "surrogates_replaced": messages.replaced,
         "tool_results_joined": sum(exchange.merged for exchange in exchanges if exchange.selected),
         "tool_results_dropped": sum(exchange.duplicates for exchange in exchanges if exchange.selected),
     }
-    return _checked(row, exchanges, no)
+    return no
 
 
 def _checked(row: dict[str, Any], exchanges: list[Exchange], no: Refusal | None) -> Row:
     """Return the row, or one without its conversation when that cannot be written as strict JSON."""
     try:
         orjson.dumps(row)
-    except TypeError as error:
-        no = no or Refusal("not_serialisable", f"The conversation cannot be written as strict JSON: {error}")
-        row |= {"prompt": [], "completion": [], "tool_defs": [], "trajectory": []} | _closed(no)
-        row["info"] |= _readiness(no)
+    except TypeError:
+        try:
+            row = scrub(row)
+            orjson.dumps(row)
+        except (TypeError, RecursionError) as error:
+            no = no or Refusal("not_serialisable", f"The conversation cannot be written as strict JSON: {error}")
+            _empty(row, no)
     return Row(
         row=row,
         exchanges=[exchange.public() for exchange in exchanges],
@@ -137,6 +172,12 @@ def _row(
         },
         "total_tool_calls": n_tool_calls,
     }
+
+
+def _empty(row: dict[str, Any], no: Refusal) -> None:
+    """Take the conversation out of a row that cannot hold it, and say so."""
+    row |= {"prompt": [], "completion": [], "tool_defs": [], "trajectory": []} | _closed(no)
+    row["info"] |= _readiness(no)
 
 
 def _readiness(no: Refusal | None) -> dict[str, Any]:

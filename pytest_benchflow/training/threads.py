@@ -15,6 +15,7 @@ import orjson
 from pytest_benchflow.contracts import Outcome, ToolCall, Turn
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.records.journal import read_lines
+from pytest_benchflow.records.jsontext import loads
 from pytest_benchflow.training.history import Chain, tidy
 
 if TYPE_CHECKING:
@@ -157,20 +158,33 @@ def read_exchanges(path: Path) -> tuple[list[Exchange], TurnTree]:
     records = []
     for index, (number, line) in enumerate(read_lines(path)):
         try:
-            record = orjson.loads(line)
+            record = loads(line)
             problem = None if isinstance(record, dict) else f"a {type(record).__name__}, not an object"
-        except orjson.JSONDecodeError as error:
+        except ValueError as error:
             record, problem = {}, f"not JSON ({error})"
         if problem is not None:
             exchanges.append(Exchange(index, (index, index), "error", f"{path.name}:{number}: {problem}", torn=True))
             continue
-        exchange = _classify(index, record)
+        try:
+            exchange = _classify(index, record)
+        except Exception as error:
+            # What no wire format can read must cost this row only, and never be lost.
+            exchange = Exchange(index, (index, index), "error", f"{path.name}:{number}: {_said(error)}", torn=True)
+            exchanges.append(exchange)
+            continue
         exchanges.append(exchange)
         records.append((exchange, record))
     tree, chain = TurnTree(), Chain()
     for exchange, record in sorted(records, key=lambda pair: pair[0].order):
-        _resolve(exchange, _object(record, "request"), tree, chain)
+        try:
+            _resolve(exchange, _object(record, "request"), tree, chain)
+        except Exception as error:
+            exchange.unsupported = (f"the exchange cannot be read: {_said(error)}",)
     return exchanges, tree
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _object(record: dict[str, Any], key: str) -> dict[str, Any]:
@@ -298,9 +312,13 @@ def _policy_roots(threads: Sequence[_Thread], prompts: Sequence[str]) -> list[_T
     roots: list[_Thread] = []
     for prompt in prompts:
         matches = [thread for thread in threads if thread.prompt_match(prompt)]
-        # A title call carries the prompt too, but no tools, and it is never the longest.
-        best = max(matches, key=lambda t: (t.acts, t.prompt_match(prompt), len(t.exchanges), -t.number), default=None)
-        if best is not None and best not in roots and (best.acts or not roots):
+        # A title call carries the prompt too, but no tools, and more around it.
+        best = max(
+            matches,
+            key=lambda t: (t.acts, t.prompt_match(prompt), len(t.exchanges), -len(t.first.turns), -t.number),
+            default=None,
+        )
+        if best is not None and best not in roots and (best.acts or not any(root.acts for root in roots)):
             roots.append(best)
     if not roots:
         roots.append(max(threads, key=lambda t: (t.acts, len(t.exchanges), -t.number)))
@@ -334,5 +352,5 @@ def _mark(thread: _Thread) -> None:
         aside = offers and not exchange.tools
         if aside and exchange.turns[-1].role == "tool":
             # The last answer of an agent that is made to stop offers no tools either, but nothing follows it.
-            aside = any(later.node not in (exchange.node,) for later in thread.exchanges[position + 1 :])
+            aside = any(later.node != exchange.node for later in thread.exchanges[position + 1 :])
         exchange.role = "side" if aside else "policy"

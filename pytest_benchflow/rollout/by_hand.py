@@ -107,7 +107,12 @@ class LlmProxy:
     """
 
     def __init__(
-        self, model: str, task: Task, agent_name: str, directory: Callable[[], Path], session: Callable[[], RolloutSession]
+        self,
+        model: str,
+        task: Task,
+        agent_name: str,
+        directory: Callable[[], Path],
+        session: Callable[[], RolloutSession],
     ) -> None:
         self.model = model
         self._task = task

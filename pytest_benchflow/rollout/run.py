@@ -79,7 +79,8 @@ async def _drive(state: RolloutState) -> None:
                 await _score(state, step, sandbox)
             if not state.goes_on(step):
                 break
-        await keep_artifacts(cell.task, sandbox, state.dir.artifacts)
+        with state.phase("artifacts"):
+            await keep_artifacts(cell.task, sandbox, state.dir.artifacts)
 
 
 async def _prepare(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
@@ -167,10 +168,11 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
         state.sandbox_made(sandbox)
         yield sandbox
     finally:
-        if sandbox is not None:
-            await asyncio.shield(sandbox.stop())
-        if not cell.config.keep_sandbox:
-            await asyncio.to_thread(host.scratch.discard, scratch)
+        with state.phase("environment_teardown"):
+            if sandbox is not None:
+                await asyncio.shield(sandbox.stop())
+            if not cell.config.keep_sandbox:
+                await asyncio.to_thread(host.scratch.discard, scratch)
         host.ledger(state.job_dir, "kept" if cell.config.keep_sandbox else "deleted", **facts)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import threading
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.rollout import Rollout
@@ -39,6 +41,7 @@ class RolloutSession:
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
         self._finished: dict[Path, Rollout] = {}
+        self._termination: Any = None
 
     @property
     def job_dir(self) -> Path:
@@ -47,6 +50,7 @@ class RolloutSession:
 
     def open(self) -> None:
         """Take the job directory. Raises: UsageError when another session has it."""
+        self._clean_up_when_terminated()
         if not self._leads or self._job_lock is not None:
             return
         recover_jobs(self.settings.jobs_dir, except_job=self.job_dir)
@@ -86,6 +90,15 @@ class RolloutSession:
             finish_job(self.job_dir)
             self._job_lock.close()
             self._job_lock = None
+        if self._termination is not None:
+            signal.signal(signal.SIGTERM, self._termination)
+            self._termination = None
+
+    def _clean_up_when_terminated(self) -> None:
+        """Treat SIGTERM as Ctrl-C for as long as the session is open: by default it ends Python without clean-up."""
+        main = threading.current_thread() is threading.main_thread()
+        if main and self._termination is None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._termination = signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def _done_here(self, path: Path) -> bool:
         """Tell whether another item or worker of this session has finished the rollout."""

@@ -1,0 +1,144 @@
+"""Offer every option on the command line and in the ini file, and read back what was asked for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow import registry
+from pytest_benchflow.collect.selection import Selection, absolute_paths, conftest_anchors
+from pytest_benchflow.errors import UsageError
+from pytest_benchflow.settings import INI_ONLY, OPTIONS, Option, Settings, read_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_INI_TYPES: dict[str, Any] = {"str": "string", "int": "int", "float": "float", "bool": "bool", "list": "args"}
+_ACCEPTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "list": "a list of words"}
+_TASKS_INI, _, _DEFAULT_TASKS, _ = INI_ONLY[0]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add each option as `--benchflow-NAME` and as the ini value `benchflow_NAME`."""
+    group = parser.getgroup("benchflow", "agent benchmarks (pytest-benchflow)")
+    for option in OPTIONS:
+        how: dict[str, Any] = {"action": "append" if option.kind == "list" else "store", "metavar": option.metavar}
+        if option.choices:
+            how["metavar"] = "|".join(option.choices)
+        if option.kind == "bool":
+            how = {"action": "store_true"}
+        # The default stays None: only so can an ini value be told from an option that was not given.
+        group.addoption(option.flag, dest=option.ini, default=None, help=option.help, **how)
+        parser.addini(option.ini, help=f"{option.help}; as {option.flag}", type=_INI_TYPES[option.kind], default=None)
+    for name, kind, _default, text in INI_ONLY:
+        parser.addini(name, help=text, type=kind, default=None)  # type: ignore[arg-type]
+
+
+def add_arguments(config: pytest.Config, args: list[str]) -> None:
+    """Complete a command line: the listed task directories where an agent but no path is named, and grouped items.
+
+    Runs before conftest files are looked for, so that those of the task directories count.
+    """
+    known = config.known_args_namespace
+    if not known.file_or_dir and _everywhere(known):
+        directories = [str(directory) for directory in _task_directories(config) if directory.is_dir()]
+        args[:0] = directories
+        known.file_or_dir = directories
+    if getattr(known, "numprocesses", None) and known.dist == "no" and not known.distload and in_use(config, known):
+        # A rollout and its checks go to one worker; anything else spreads as it does without this.
+        args.append("--dist=loadgroup")
+    anchors = None if known.pyargs else conftest_anchors(known.file_or_dir, config.invocation_params.dir)
+    if anchors is not None:
+        known.file_or_dir = anchors
+
+
+def in_use(config: pytest.Config, known: Any) -> bool:
+    """Tell, before the session is configured, whether it is about tasks."""
+    named = absolute_paths(known.file_or_dir, config.invocation_params.dir)
+    listed = _listed(config)
+    return Selection(Settings(), config.rootpath, named, _everywhere(known), listed).in_use
+
+
+def read_selection(config: pytest.Config) -> Selection:
+    """Return what this session was asked for. Raises: pytest.UsageError naming what is accepted."""
+    given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
+    everywhere = _everywhere(config.option)
+    try:
+        settings = read_settings(
+            lambda option: _value(config, option),
+            [str(directory) for directory in _task_directories(config)],
+            config.rootpath,
+        )
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+    worker = worker_input(config)
+    return Selection(
+        settings=replace(settings, job_name=worker["job_name"] if worker else settings.job_name or _job_name(settings)),
+        root=config.rootpath,
+        named=absolute_paths(given, config.invocation_params.dir) if not config.option.pyargs else (),
+        everywhere=everywhere,
+        listed=_listed(config),
+        warns=worker is None or worker["warns"],
+    )
+
+
+def check_names(selection: Selection, config: pytest.Config) -> None:
+    """Refuse agents, sandboxes and task directories that do not exist. Raises: pytest.UsageError."""
+    for kind, flag, asked in (
+        ("agents", "--benchflow-agent", selection.settings.agents),
+        ("sandboxes", "--benchflow-sandbox", (selection.settings.sandbox,)),
+    ):
+        known = registry.names(kind)
+        for name in asked:
+            if name not in known:
+                raise pytest.UsageError(f"{flag} is {name!r}; it takes one of: {', '.join(known)}")
+    if selection.everywhere and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        missing = ", ".join(str(directory) for directory in _task_directories(config))
+        raise pytest.UsageError(
+            f"no path was given, and the ini value {_TASKS_INI} names no directory that exists ({missing}); "
+            f"pass a path to tasks, or set {_TASKS_INI}"
+        )
+
+
+def worker_input(config: pytest.Config) -> dict[str, Any] | None:
+    """Return what the xdist controller sent to this worker; None in every other process."""
+    sent: dict[str, Any] = getattr(config, "workerinput", {})
+    received: dict[str, Any] | None = sent.get("benchflow")
+    return received
+
+
+def _value(config: pytest.Config, option: Option) -> Any:
+    """Return an option's raw value, the command line over the ini file."""
+    given = config.getoption(option.ini)
+    if given is not None:
+        return given
+    try:
+        return config.getini(option.ini)
+    except (ValueError, TypeError, pytest.UsageError) as error:
+        accepted = _ACCEPTED.get(option.kind, "text")
+        raise UsageError(f"the ini value {option.ini} takes {accepted}: {error}") from None
+
+
+def _everywhere(options: Any) -> bool:
+    """Tell whether an agent or a model is named on the command line."""
+    return bool(getattr(options, "benchflow_agent", None) or getattr(options, "benchflow_model", None))
+
+
+def _task_directories(config: pytest.Config) -> list[Path]:
+    return [config.rootpath / name for name in config.getini(_TASKS_INI) or _DEFAULT_TASKS]
+
+
+def _listed(config: pytest.Config) -> tuple[Path, ...]:
+    """Return the task directories that the ini file names itself: plain `pytest` collects those."""
+    return tuple(_task_directories(config)) if config.getini(_TASKS_INI) else ()
+
+
+def _job_name(settings: Settings) -> str:
+    """Return the time as a name that no job has yet."""
+    name = datetime.now(UTC).strftime("%Y-%m-%d__%H-%M-%S")
+    taken = settings.jobs_dir / name
+    return f"{name}-{os.getpid()}" if taken.exists() else name

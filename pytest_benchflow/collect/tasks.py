@@ -1,0 +1,197 @@
+"""Collect task directories: a rollout item for each cell of the matrix, and an item for each check of it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow.collect.selection import Selection
+from pytest_benchflow.errors import BenchflowError
+from pytest_benchflow.report.text import printable
+from pytest_benchflow.tasks.load import load_task, task_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pytest_benchflow.records.rollout import Rollout
+    from pytest_benchflow.rollout.config import RolloutConfig
+    from pytest_benchflow.tasks.task import Task
+
+SELECTION = pytest.StashKey[Selection]()
+
+_JOB_FILE = "job.json"
+
+
+class CheckWarning(pytest.PytestWarning):
+    """A check found something that does not make its rollout unhealthy."""
+
+
+class TaskWarning(pytest.PytestWarning):
+    """Something in a task file is not understood and was left out."""
+
+
+def collect_directory(
+    path: Path, parent: pytest.Collector, collector: pytest.Collector | None
+) -> pytest.Collector | None:
+    """Return what to collect `path` with; `collector` is what pytest would use.
+
+    A task is collected whole when it was asked for, and never entered. A job's directory is never entered either:
+    it holds copies of files that agents wrote.
+    """
+    if (path / _JOB_FILE).is_file() and _is_job(path / _JOB_FILE):
+        return None
+    file = task_file(path)
+    if file is None:
+        return collector
+    selection = parent.config.stash[SELECTION]
+    if selection.asks_for(path):
+        return TaskDirectory.from_parent(parent, path=path)
+    # pytest itself stands in a task that nobody asked for: it must find something that holds nothing.
+    return EmptyDirectory.from_parent(parent, path=path) if _starts_in(path, parent.config) else None
+
+
+class EmptyDirectory(pytest.Directory):
+    """A directory that yields nothing."""
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        """Yield nothing."""
+        return iter(())
+
+
+class TaskDirectory(pytest.Directory):
+    """A task; its tests and its solution belong to the sandbox and are never collected."""
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        """Yield the task's file."""
+        file = task_file(self.path)
+        if file is not None:
+            yield TaskFile.from_parent(self, path=file)
+
+
+class TaskFile(pytest.File):
+    """A task.toml or task.md; its items are the cells of the matrix and their checks."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield the items of each cell. Raises: CollectError when the task is not valid."""
+        # Imported here, not at the start: a session without tasks never needs them.
+        from pytest_benchflow.checks._check import all_checks
+        from pytest_benchflow.rollout.plan import plan
+
+        selection = self.config.stash[SELECTION]
+        try:
+            task = load_task(self.path.parent)
+            cells = plan(selection.settings, task)
+        except BenchflowError as error:
+            raise self.CollectError(str(error)) from None
+        self._warn_of(task, selection)
+        checks = list(all_checks())
+        for cell in cells:
+            yield RolloutItem.of(self, cell)
+            for name in checks:
+                yield CheckItem.of(self, cell, name)
+
+    def _warn_of(self, task: Task, selection: Selection) -> None:
+        if selection.warns and task.path not in selection.warned:
+            selection.warned.add(task.path)
+            for text in task.warnings:
+                self.warn(TaskWarning(text))
+
+
+class CellItem(pytest.Function):
+    """An item about one cell; it asks for the `rollout` fixture, so overriding a rung in a conftest changes it."""
+
+    cell: RolloutConfig
+    role: str
+
+    @classmethod
+    def make(cls, parent: TaskFile, cell: RolloutConfig, name: str, judge: Callable[[Rollout], None]) -> Any:
+        """Make the item `name[cell]`, which passes when `judge` returns for the cell's rollout."""
+        item = cls.from_parent(parent, name=f"{name}[{cell.cell_id}]", callobj=_asking_for_rollout(judge))
+        item.cell = cell
+        item.add_marker("benchflow")
+        item.add_marker(item.role)
+        return item
+
+    @property
+    def id(self) -> Any:
+        """Return the structured node id; newer versions of pytest compare it part by part, as parsed from a text."""
+        return type(self._id).parse(self.nodeid)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the task's file as the place of this item."""
+        return self.path, None, self.name
+
+
+class RolloutItem(CellItem):
+    """`rollout[cell]`: passes when the rollout is what the gate asks for."""
+
+    role = "rollout"
+
+    @classmethod
+    def of(cls, parent: TaskFile, cell: RolloutConfig) -> RolloutItem:
+        """Make the item of a cell."""
+        gate = parent.config.stash[SELECTION].settings.gate
+
+        def judge(rollout: Rollout) -> None:
+            from pytest_benchflow.report.failure import why_failed
+
+            if reason := why_failed(rollout, gate):
+                pytest.fail(reason, pytrace=False)
+
+        item: RolloutItem = cls.make(parent, cell, "rollout", judge)
+        return item
+
+
+class CheckItem(CellItem):
+    """`check_<claim>[cell]`: passes when the check finds nothing wrong in what the rollout left."""
+
+    role = "check"
+
+    @classmethod
+    def of(cls, parent: TaskFile, cell: RolloutConfig, check: str) -> CheckItem:
+        """Make the item of a check."""
+
+        def judge(rollout: Rollout) -> None:
+            judge_check(rollout, check)
+
+        item: CheckItem = cls.make(parent, cell, f"check_{check}", judge)
+        return item
+
+
+def judge_check(rollout: Rollout, name: str) -> None:
+    """Fail, skip or warn as the findings of a check say; all checks of a rollout run together, once."""
+    from pytest_benchflow.checks._check import run_checks
+
+    report = run_checks(rollout)
+    if name in report.not_applicable:
+        pytest.skip(f"not applicable: {report.not_applicable[name]}")
+    messages = [printable(finding.message) for finding in report.of(name) if finding.severity == "error"]
+    if messages:
+        pytest.fail("\n".join([*messages, f"in {printable(rollout.path)}"]), pytrace=False)
+    for finding in report.of(name):
+        warnings.warn(CheckWarning(f"{name}: {printable(finding.message)}"), stacklevel=1)
+
+
+def _asking_for_rollout(judge: Callable[[Rollout], None]) -> Callable[..., None]:
+    """Return a test function whose one argument names the fixture to ask for."""
+
+    def item(rollout: Rollout) -> None:
+        judge(rollout)
+
+    return item
+
+
+def _is_job(file: Path) -> bool:
+    """Tell a job's own file from some other job.json."""
+    try:
+        with file.open("rb") as stream:
+            return b"pytest_benchflow" in stream.read(65536)
+    except OSError:
+        return False
+
+
+def _starts_in(path: Path, config: pytest.Config) -> bool:
+    return config.invocation_params.dir.is_relative_to(path)

@@ -1,0 +1,273 @@
+"""The ladder of fixtures: task -> sandbox -> llm_proxy -> agent -> rollout.
+
+Task items climb it, and so can hand-written tests; a conftest overrides any rung:
+
+    @pytest.mark.benchflow_task("tasks/csv-report")
+    def test_agent_solves_it(rollout):
+        assert rollout.reward == 1
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_benchflow.errors import BenchflowError, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pytest_benchflow.contracts import Agent, Backend
+    from pytest_benchflow.records.rollout import Rollout
+    from pytest_benchflow.report.summary import Summary
+    from pytest_benchflow.rollout.by_hand import LlmProxy, SandboxHandle
+    from pytest_benchflow.rollout.config import RolloutConfig
+    from pytest_benchflow.rollout.session import RolloutSession
+    from pytest_benchflow.settings import Settings
+    from pytest_benchflow.tasks.task import Task
+
+MARKER = "benchflow_task"
+
+
+class Runs:
+    """The rollouts of this process: settled at the start, started when the first one is asked for."""
+
+    def __init__(self, settings: Settings, session_id: str, *, leads: bool) -> None:
+        self.settings = settings
+        self.session_id = session_id
+        self.leads = leads
+        # Told of each phase of a rollout as it begins: (task, agent, phase).
+        self.watch: Callable[[str, str, str], None] | None = None
+        # Told of the directory of each rollout that this process has run.
+        self.finished: Callable[[Path], None] | None = None
+        # Directory names that two tasks of this session share.
+        self.shared_names: frozenset[str] = frozenset()
+        self._session: RolloutSession | None = None
+
+    def session(self) -> RolloutSession:
+        """Return the session that runs rollouts, made on first use."""
+        if self._session is None:
+            # Imported here, not at the start: it brings asyncio and much else.
+            from pytest_benchflow.rollout.session import RolloutSession
+
+            self._session = RolloutSession(self.settings, session_id=self.session_id, leads=self.leads)
+        return self._session
+
+    def get(self, config: RolloutConfig, task: Task) -> Rollout:
+        """Return the rollout of a cell, run at most once in the whole session."""
+        phases: list[str] = []
+
+        def watch(phase: str) -> None:
+            phases.append(phase)
+            if self.watch:
+                self.watch(task.name, config.agent_name, phase)
+
+        rollout = self.session().get(config, watch)
+        # No phase: another item or another worker ran it, and told of it.
+        if phases and self.finished:
+            self.finished(rollout.path)
+        return rollout
+
+    def open(self) -> None:
+        """Take the job's directory, in the process that leads. Raises: UsageError when another session has it."""
+        if self.leads:
+            self.session().open()
+
+    def close(self) -> None:
+        """End everything that rollouts started; safe to call twice."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+RUNS = pytest.StashKey[Runs]()
+SUMMARY: pytest.StashKey[Summary] = pytest.StashKey()
+
+
+@pytest.fixture
+def task(request: pytest.FixtureRequest) -> Task:
+    """Return the task: that of the item, or the directory in `@pytest.mark.benchflow_task("tasks/csv-report")`.
+
+    The path is relative to pytest's root directory. An override returns a `Task`, as from
+    `pytest_benchflow.tasks.load.load_task(path)`.
+    """
+    cell = getattr(request.node, "cell", None)
+    if cell is not None:
+        found: Task = cell.task
+        return found
+    with _plainly():
+        return _load(marked_path(request.node))
+
+
+@pytest.fixture
+def benchflow_cell(request: pytest.FixtureRequest, task: Task) -> RolloutConfig:
+    """Return the cell of the matrix (agent, model, skill mode, trial) that this test is run for."""
+    cell = getattr(request.node, "cell", None) or getattr(request, "param", None)
+    if cell is not None:
+        found: RolloutConfig = cell
+        return found
+    from pytest_benchflow.rollout.plan import plan
+
+    with _plainly():
+        return plan(request.config.stash[RUNS].settings, task)[0]
+
+
+@pytest.fixture
+def sandbox(
+    request: pytest.FixtureRequest, task: Task, benchflow_cell: RolloutConfig
+) -> Iterator[SandboxHandle | str | Backend]:
+    """Return the sandbox backend that the rollout uses; by itself it is a machine for this test.
+
+    `sandbox.exec(["ls"]).stdout` starts one with the task's environment, apart from the rollout's own, and it is
+    removed when the test ends. An override returns the name of a backend or a `contracts.Backend`.
+    """
+    from pytest_benchflow.rollout.by_hand import SandboxHandle
+
+    handle = SandboxHandle(benchflow_cell.sandbox, task, request.config.stash[RUNS].session)
+    yield handle
+    handle.close()
+
+
+@pytest.fixture
+def llm_proxy(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    task: Task,
+    sandbox: object,  # noqa: ARG001 - the order of the ladder
+    benchflow_cell: RolloutConfig,
+) -> Iterator[LlmProxy | str]:
+    """Return the gateway to the model: `.model` is its name, `.exchanges` what the rollout recorded.
+
+    A test may also call it by hand at `.url` with `.token`. An override returns the name of a model.
+    """
+    from pytest_benchflow.rollout.by_hand import LlmProxy
+
+    handle = LlmProxy(
+        benchflow_cell.model,
+        task,
+        benchflow_cell.agent_name,
+        lambda: tmp_path_factory.mktemp("llm_proxy"),
+        request.config.stash[RUNS].session,
+    )
+    yield handle
+    handle.close()
+
+
+@pytest.fixture
+def agent(
+    benchflow_cell: RolloutConfig,
+    llm_proxy: object,  # noqa: ARG001 - the order of the ladder
+) -> str | Agent:
+    """Return the agent that works on the task. An override returns a name, such as "oracle", or a `contracts.Agent`."""
+    return benchflow_cell.agent
+
+
+@pytest.fixture
+def rollout(
+    request: pytest.FixtureRequest,
+    *,
+    benchflow_cell: RolloutConfig,
+    task: Task,
+    sandbox: SandboxHandle | str | Backend,
+    llm_proxy: LlmProxy | str,
+    agent: str | Agent,
+) -> Rollout:
+    """Return the finished rollout: `.reward`, `.verdict`, `.healthy`, `.result`, `.exchanges`, `.events`, `.path`.
+
+    It runs at most once in a session, whichever test asks first; a cell that cannot run here skips the test.
+    """
+    from pytest_benchflow.rollout.by_hand import LlmProxy, SandboxHandle
+    from pytest_benchflow.rollout.cell import resolve_agent
+
+    runs = request.config.stash[RUNS]
+    with _plainly():
+        model = llm_proxy.model if isinstance(llm_proxy, LlmProxy) else llm_proxy
+        config = replace(
+            benchflow_cell,
+            task=task,
+            agent=agent,
+            sandbox=sandbox.backend if isinstance(sandbox, SandboxHandle) else sandbox,
+            model=model if resolve_agent(agent).uses_model else "none",
+            distinguish=task.slug in runs.shared_names,
+        )
+        finished = runs.get(config, task)
+        _remember(request, finished)
+    if isinstance(llm_proxy, LlmProxy):
+        llm_proxy.follow(finished)
+    return finished
+
+
+def parametrize_matrix(metafunc: pytest.Metafunc) -> None:
+    """Run a hand-written test once for each cell of the matrix, when there is more than one."""
+    if "benchflow_cell" not in metafunc.fixturenames or metafunc.definition.get_closest_marker(MARKER) is None:
+        return
+    from pytest_benchflow.rollout.plan import plan
+
+    try:
+        cells = plan(metafunc.config.stash[RUNS].settings, _load(marked_path(metafunc.definition)))
+    except BenchflowError:
+        # The `task` fixture says what is wrong, in the one test that it concerns.
+        return
+    if len(cells) > 1:
+        metafunc.parametrize("benchflow_cell", cells, indirect=True, ids=[cell.cell_id for cell in cells])
+
+
+def find_shared_names(items: Iterable[pytest.Item], runs: Runs) -> None:
+    """Find the directory names that two tasks of the session share; their rollouts get longer names."""
+    paths: dict[str, set[Path]] = {}
+    for item in items:
+        cell = getattr(item, "cell", None)
+        if cell is not None:
+            paths.setdefault(cell.task.slug, set()).add(cell.task.path)
+        elif item.get_closest_marker(MARKER) is not None:
+            try:
+                path = marked_path(item)
+            except UsageError:
+                continue
+            paths.setdefault(path.name, set()).add(path)
+    runs.shared_names = frozenset(name for name, places in paths.items() if len(places) > 1)
+
+
+def marked_path(node: pytest.Item) -> Path:
+    """Return the task directory that a test's marker names. Raises: UsageError saying what is accepted."""
+    marker = node.get_closest_marker(MARKER)
+    accepted = f'@pytest.mark.{MARKER}("tasks/csv-report"), with one path relative to the root directory'
+    if marker is None:
+        raise UsageError(f"the fixture `task` needs a marker that names the task: {accepted}")
+    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str | os.PathLike):
+        came = ", ".join([*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())])
+        raise UsageError(f"the marker is {accepted}; it was given ({came})")
+    return Path(os.path.normpath(node.config.rootpath / marker.args[0]))
+
+
+def _load(path: Path) -> Task:
+    from pytest_benchflow.tasks.load import load_task
+
+    return load_task(path)
+
+
+def _remember(request: pytest.FixtureRequest, rollout: Rollout) -> None:
+    """Keep what the reports of this test show about its rollout."""
+    from pytest_benchflow.report.summary import summarize
+
+    root = request.config.invocation_params.dir
+    place = rollout.path.relative_to(root) if rollout.path.is_relative_to(root) else rollout.path
+    summary = request.node.stash[SUMMARY] = summarize(rollout, str(place))
+    if getattr(request.node, "role", None) != "check":
+        request.node.user_properties.extend(summary.properties())
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Show errors written for people without a traceback; an unsupported cell becomes a skip (see plugin)."""
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except BenchflowError as error:
+        pytest.fail(str(error), pytrace=False)

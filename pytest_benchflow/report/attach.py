@@ -1,0 +1,45 @@
+"""Let pytest's reports carry what a rollout came to, from the process that ran it to the one that shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.report.summary import Summary
+
+if TYPE_CHECKING:
+    import pytest
+
+# Attributes of reports hold plain values only, because xdist sends reports as JSON.
+_SUMMARY = "benchflow_rollout"
+_ROLE = "benchflow_role"
+_OUTCOME = "benchflow_outcome"
+
+
+def attach(report: pytest.TestReport, item: pytest.Item, role: str | None, summary: Summary | None) -> None:
+    """Add to a report what its item is (rollout, check or None) and what its rollout came to."""
+    if summary is not None:
+        setattr(report, _SUMMARY, summary.as_dict())
+    if role is None:
+        return
+    setattr(report, _ROLE, role)
+    if report.skipped and isinstance(report.longrepr, tuple):
+        # The place of a skip is the task's file, not the line of this package that found the reason.
+        report.longrepr = (str(item.path), 1, report.longrepr[2])
+    if role == "rollout" and report.when == "call" and report.passed and summary is not None:
+        setattr(report, _OUTCOME, summary.outcome)
+
+
+def summary_of(report: object) -> Summary | None:
+    """Return what a report's rollout came to, None when the report is not about one."""
+    values = getattr(report, _SUMMARY, None)
+    return None if values is None else Summary.of_dict(values)
+
+
+def role_of(report: object) -> str | None:
+    """Return what a report's item is: rollout, check, or None for any other test."""
+    return getattr(report, _ROLE, None)
+
+
+def outcome_of(report: object) -> str | None:
+    """Return solved, unsolved or timeout for the call of a rollout item that passed."""
+    return getattr(report, _OUTCOME, None)

@@ -1,0 +1,113 @@
+"""Say why a rollout failed: what broke, where the logs are, what to try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.errors import RecordError
+from pytest_benchflow.report.text import one_line, printable, reward_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.records.rollout import Rollout
+
+FULL_REWARD = 1.0
+_ROUNDING = 1e-9
+
+# What to try, by the category of an error in the records.
+_HINTS = {
+    "timeout": "--benchflow-agent-timeout=SEC gives the agent more time",
+    "idle_timeout": "--benchflow-idle-timeout=SEC lets the agent be silent for longer",
+    "sandbox": "`pytest-benchflow doctor` says what each sandbox backend needs on this machine",
+    "provider": "check the key and the name of the model; `pytest-benchflow doctor` shows what is set up",
+    "replay_mismatch": "the recording is of an older prompt or agent: record it again with --benchflow-record and a "
+    "live --benchflow-model",
+    "agent": "read the agent's own output; --benchflow-keep-sandbox leaves its files in place",
+    "interrupted": "run it again; what it had done so far is under attempts/",
+    "internal": "this is a fault of pytest-benchflow: please report it with error_details of result.json",
+    "no_reward": "the verifier must write a finite number to /logs/verifier/reward.txt or reward.json",
+    "invalid_reward": "the verifier must write a finite number to /logs/verifier/reward.txt or reward.json",
+    "bootstrap": "the verifier needs a tool or a download that this sandbox has not; another --benchflow-sandbox may",
+    "crash": "run the agent oracle: when it fails too, the task's own verifier is broken",
+}
+_AGENT_TALLY = 4
+
+
+def why_failed(rollout: Rollout, gate: str) -> str | None:
+    """Return why a rollout does not pass its gate, None when it does.
+
+    The agents oracle and nop are gated on the reward always: they show that a task can be solved, and must be.
+    """
+    try:
+        if not rollout.healthy:
+            return _unhealthy(rollout)
+        reason = _reward_reason(str(rollout.config.get("agent")), rollout.reward, gate)
+    except RecordError as error:
+        return f"the rollout left no readable record: {printable(error)}\n{_logs(rollout.path)}"
+    return None if reason is None else f"{_title(rollout)}: {reason}\n{_logs(rollout.path)}"
+
+
+def _reward_reason(agent: str, reward: float | None, gate: str) -> str | None:
+    full = reward is not None and reward >= FULL_REWARD - _ROUNDING
+    shown = reward_text(reward)
+    if agent == "oracle" and not full:
+        return (
+            f"the reference solution got reward {shown}, where it must get 1; the solution or the verifier is broken, "
+            "or they need something that this sandbox has not"
+        )
+    if agent == "nop" and full:
+        return f"doing nothing got reward {shown}, where it must get less than 1; the verifier passes an untouched task"
+    if gate == "reward" and agent != "nop" and not full:
+        return f"the reward is {shown}, and --benchflow-gate=reward asks for 1"
+    return None
+
+
+def _unhealthy(rollout: Rollout) -> str:
+    result = rollout.result
+    category = result.get("verdict_category")
+    lines = [f"{_title(rollout)}: {one_line(rollout.verdict)}{f' ({category})' if category else ''}"]
+    for name in ("error", "verifier_error", "export_error"):
+        if result.get(name):
+            kind = result.get(f"{name}_category")
+            said = printable(str(result[name]).strip(), limit=2000)
+            lines.append(f"  {name.replace('_', ' ')}{f' ({kind})' if kind else ''}: {said}")
+    lines += [f"  {finding}" for finding in finding_lines(result)]
+    lines.append(_logs(rollout.path))
+    lines += [f"try: {hint}" for hint in _hints(result)]
+    return "\n".join(lines)
+
+
+def finding_lines(result: dict[str, Any]) -> list[str]:
+    """Return a line for each finding that result.json holds."""
+    checks = result.get("checks")
+    findings = checks.get("findings") if isinstance(checks, dict) else None
+    return [
+        f"{one_line(finding.get('severity'))}: {one_line(finding.get('check'))}: "
+        f"{one_line(finding.get('message'), limit=1000)}"
+        for finding in findings or []
+        if isinstance(finding, dict)
+    ]
+
+
+def _hints(result: dict[str, Any]) -> list[str]:
+    kinds = [result.get(name) for name in ("error_category", "verifier_error_category")]
+    known = [_HINTS[str(kind)] for kind in kinds if str(kind) in _HINTS]
+    return known or ["`pytest-benchflow show` with this directory tells the rollout step by step"]
+
+
+def _title(rollout: Rollout) -> str:
+    parts = [rollout.result.get(name) for name in ("task_name", "agent", "model")]
+    return " · ".join(one_line(part) for part in parts if part and part != "none")
+
+
+def _logs(path: Path) -> str:
+    """Name the directory and the logs in it that hold something."""
+    logs = [log for part in ("agent", "verifier") for log in sorted((path / part).glob("*")) if _filled(log)]
+    names = ", ".join(printable(log.relative_to(path)) for log in logs[:_AGENT_TALLY])
+    more = f" and {len(logs) - _AGENT_TALLY} more" if len(logs) > _AGENT_TALLY else ""
+    return f"logs: {printable(path)}" + (f" ({names}{more})" if logs else "")
+
+
+def _filled(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0

@@ -1,0 +1,200 @@
+"""Say in few words what a rollout, or many, came to: the numbers of the table and the evidence line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.report.text import NONE, UNKNOWN, cost_text, count_text, one_line, reward_text, seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_benchflow.records.rollout import Rollout
+
+# What a person reads for a verdict.
+OUTCOMES = {"pass": "solved", "fail": "unsolved", "normal_timeout": "timeout"}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a rollout came to; None: not known. Plain values, so that it travels between processes."""
+
+    task: str
+    agent: str
+    model: str
+    skills: str
+    trial: int | None
+    verdict: str
+    category: str | None  # of an unhealthy rollout
+    reward: float | None
+    steps: int | None  # exchanges that count
+    tool_calls: int | None
+    calls_model: bool
+    tokens: int | None
+    cost: float | None
+    completed: int | None
+    with_usage: int | None
+    truncated: int | None
+    effort: tuple[int, int] | None  # requests with the effort asked for, of all; None: none was asked for
+    training_ready: bool | None
+    seconds: float | None
+    directory: str
+    phases: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """Return solved, unsolved, timeout or unhealthy."""
+        return OUTCOMES.get(self.verdict, self.verdict)
+
+    @property
+    def healthy(self) -> bool:
+        """Tell whether the verdict is one of a healthy rollout."""
+        return self.verdict in OUTCOMES
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for a test report."""
+        return asdict(self)
+
+    @classmethod
+    def of_dict(cls, values: Mapping[str, Any]) -> Summary:
+        """Return the summary that `as_dict` was made from, also after a journey as JSON."""
+        effort = values["effort"]
+        phases = tuple((str(name), float(seconds)) for name, seconds in values["phases"])
+        return cls(**{**values, "effort": effort and (effort[0], effort[1]), "phases": phases})
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of the table: task, agent, model, verdict, reward, steps, tokens, cost, time, directory."""
+        unmodelled = not self.calls_model
+        return (
+            one_line(self.task),
+            one_line(self.agent),
+            NONE if unmodelled else one_line(self.model),
+            one_line(f"{self.outcome} ({self.category})" if self.category else self.outcome),
+            reward_text(self.reward),
+            NONE if unmodelled else count_text(self.steps),
+            NONE if unmodelled else count_text(self.tokens),
+            NONE if unmodelled else cost_text(self.cost),
+            seconds_text(self.seconds),
+            one_line(self.directory),
+        )
+
+    def properties(self) -> list[tuple[str, object]]:
+        """Return the row as JUnit properties."""
+        return [(f"benchflow_{name}", cell) for name, cell in zip(COLUMNS, self.cells(), strict=True)]
+
+
+COLUMNS = ("task", "agent", "model", "verdict", "reward", "steps", "tokens", "cost", "time", "directory")
+
+
+def summarize(rollout: Rollout, directory: str) -> Summary:
+    """Read what a rollout came to; `directory` is how to name its place. Raises: RecordError."""
+    config, result = rollout.config, rollout.result
+    usage = _mapping(result.get("agent_result"))
+    exchanges = _mapping(result.get("exchanges"))
+    timing = _mapping(result.get("timing"))
+    return Summary(
+        task=str(result.get("task_name") or config.get("task_name")),
+        agent=str(result.get("agent") or config.get("agent")),
+        model=str(result.get("model") or config.get("model")),
+        skills=str(result.get("skill_mode") or config.get("skill_mode")),
+        trial=_integer(config.get("trial")),
+        verdict=rollout.verdict,
+        category=result.get("verdict_category"),
+        reward=rollout.reward,
+        steps=_integer(exchanges.get("selected")),
+        tool_calls=_integer(result.get("n_tool_calls")),
+        calls_model=result.get("proxy") is not None,
+        tokens=_integer(usage.get("total_tokens")),
+        cost=_number(usage.get("cost_usd")),
+        completed=_integer(exchanges.get("completed")),
+        with_usage=_integer(exchanges.get("with_usage")),
+        truncated=_integer(exchanges.get("truncated")),
+        effort=_effort(rollout),
+        training_ready=result.get("training_ready"),
+        seconds=_number(timing.get("total")),
+        directory=directory,
+        phases=tuple((name, seconds) for name, value in timing.items() if (seconds := _phase(name, value)) is not None),
+    )
+
+
+def evidence_line(summaries: Sequence[Summary], seconds: float | None = None) -> str:
+    """Return the evidence of one or many rollouts; `seconds` is how long they took, their sum when not given."""
+    modelled = [summary for summary in summaries if summary.calls_model]
+    effort = [summary.effort for summary in summaries if summary.effort]
+    took = seconds if seconds is not None else _sum([summary.seconds for summary in summaries])
+    parts = [f"{sum(summary.healthy for summary in summaries)}/{len(summaries)} healthy"]
+    if modelled:
+        parts.append(f"{_sum_text([summary.tokens for summary in modelled])} tokens")
+    parts.append(f"{_sum_text([summary.tool_calls for summary in summaries])} tool calls")
+    parts.append(_reward_part(summaries))
+    if modelled:
+        parts.append(f"{_pair([(summary.with_usage, summary.completed) for summary in modelled])} usage")
+        parts.append(f"{_sum_text([summary.truncated for summary in modelled])} truncated")
+    if effort:
+        parts.append(f"effort {_pair(effort)}")
+    if modelled:
+        parts.append(f"training_ready {sum(summary.training_ready is True for summary in modelled)}")
+    parts.append(seconds_text(took))
+    return " · ".join(parts)
+
+
+def outcome_counts(summaries: Sequence[Summary]) -> dict[str, int]:
+    """Count rollouts by outcome, the commonest first."""
+    return dict(Counter(summary.outcome for summary in summaries).most_common())
+
+
+def _reward_part(summaries: Sequence[Summary]) -> str:
+    present = sum(summary.reward is not None for summary in summaries)
+    if len(summaries) == 1:
+        return "reward present" if present else "reward missing"
+    return f"{present}/{len(summaries)} rewards present"
+
+
+def _effort(rollout: Rollout) -> tuple[int, int] | None:
+    asked = rollout.config.get("reasoning_effort")
+    if asked is None:
+        return None
+    from pytest_benchflow.dialects._match import dialect_for
+
+    kept = seen = 0
+    for exchange in rollout.exchanges:
+        request = _mapping(exchange.get("request"))
+        dialect = dialect_for(str(request.get("path")))
+        if dialect is None:
+            continue
+        seen += 1
+        kept += dialect.effort(_mapping(request.get("body"))) == asked
+    return kept, seen
+
+
+def _phase(name: str, value: Any) -> float | None:
+    return None if name == "total" else _number(value)
+
+
+def _pair(pairs: Sequence[tuple[int | None, int | None]]) -> str:
+    return f"{_sum_text([pair[0] for pair in pairs])}/{_sum_text([pair[1] for pair in pairs])}"
+
+
+def _sum_text(values: Sequence[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return UNKNOWN if not known else f"{sum(known):,}+?"
+    return f"{sum(known):,}"
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    return None if any(value is None for value in values) else sum(value for value in values if value is not None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _integer(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

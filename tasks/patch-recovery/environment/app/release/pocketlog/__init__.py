@@ -1,0 +1,3 @@
+"""A diary for the terminal."""
+
+__version__ = "1.2"

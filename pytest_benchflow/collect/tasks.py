@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SELECTION = pytest.StashKey[Selection]()
 
 _JOB_FILE = "job.json"
+_OF_MODELS = frozenset({"model", "llm"})
 
 
 class CheckWarning(pytest.PytestWarning):
@@ -87,10 +88,13 @@ class TaskFile(pytest.File):
         except BenchflowError as error:
             raise self.CollectError(str(error)) from None
         self._warn_of(task, selection)
-        checks = list(all_checks())
+        checks = all_checks()
         for cell in cells:
             yield RolloutItem.of(self, cell)
-            for name in checks:
+            for name, check in checks.items():
+                # Said once here, not by a skip in every run: an agent that calls no model leaves no exchanges.
+                if cell.model == "none" and _OF_MODELS.intersection(check.needs):
+                    continue
                 yield CheckItem.of(self, cell, name)
 
     def _warn_of(self, task: Task, selection: Selection) -> None:

@@ -6,7 +6,16 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.report.text import NONE, UNKNOWN, cost_text, count_text, one_line, reward_text, seconds_text
+from pytest_benchflow.report.text import (
+    NONE,
+    UNKNOWN,
+    cost_text,
+    count_text,
+    one_line,
+    printable,
+    reward_text,
+    seconds_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,8 +90,21 @@ class Summary:
         )
 
     def properties(self) -> list[tuple[str, object]]:
-        """Return the row as JUnit properties."""
-        return [(f"benchflow_{name}", cell) for name, cell in zip(COLUMNS, self.cells(), strict=True)]
+        """Return the row as JUnit properties; numbers as they are, "unknown" where nothing is known."""
+        values = {
+            "task": self.task,
+            "agent": self.agent,
+            "model": self.model,
+            "verdict": self.verdict,
+            "reward": self.reward,
+            "steps": self.steps if self.calls_model else 0,
+            "tokens": self.tokens if self.calls_model else 0,
+            "cost": self.cost if self.calls_model else 0,
+            "time": self.seconds,
+            "directory": self.directory,
+        }
+        shown = {name: UNKNOWN if value is None else printable(value) for name, value in values.items()}
+        return [(f"benchflow_{name}", value) for name, value in shown.items()]
 
 
 COLUMNS = ("task", "agent", "model", "verdict", "reward", "steps", "tokens", "cost", "time", "directory")

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.settings import Settings
 
-_PHASES = {"agent_setup": "install", "environment_setup": "sandbox", "agent_execution": "agent"}
+# The phases worth a line, and what people call them.
+_PHASES = {
+    "agent_setup": "install",
+    "environment_setup": "sandbox",
+    "agent_execution": "agent",
+    "verifier": "verifier",
+    "records": "records",
+}
 _STATUS = {
     "solved": ("solved", "S", ("SOLVED", {"green": True})),
     "unsolved": ("unsolved", "u", ("UNSOLVED", {"yellow": True})),
@@ -33,7 +40,7 @@ class RolloutReport:
         self._config = config
         self._rollouts: dict[str, Summary] = {}
         self._skipped: dict[str, bool] = {}
-        self._line = ""
+        self._shown: list[str] = []
 
     @property
     def all_skipped(self) -> bool:
@@ -44,19 +51,21 @@ class RolloutReport:
         """Show that a rollout enters a phase: a line each with -v, else all on one line; nothing with -q."""
         verbosity = self._config.get_verbosity()
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is None or verbosity < 0:
+        name = _PHASES.get(phase)
+        head = f"{one_line(task)} · {one_line(agent)}"
+        if terminal is None or verbosity < 0 or name is None or self._shown == [head, name]:
             return
-        head, name = f"{one_line(task)} · {one_line(agent)}", _PHASES.get(phase, phase)
+        goes_on = self._shown[:1] == [head]
+        self._shown = [head, name]
         capture: Any = self._config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
             if verbosity > 0:
                 terminal.write_line(f"{head} · {name}…")
-            elif head != self._line:
-                self._line = head
+            elif goes_on:
+                terminal.write(f" · {name}", flush=True)
+            else:
                 terminal.ensure_newline()
                 terminal.write(f"{head}: {name}", flush=True)
-            else:
-                terminal.write(f" · {name}", flush=True)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take note of a report, and show the evidence of a rollout that it is the first to tell of."""
@@ -66,7 +75,7 @@ class RolloutReport:
         if summary is None or summary.directory in self._rollouts:
             return
         self._rollouts[summary.directory] = summary
-        self._line = ""
+        self._shown = []
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
         if terminal is None or self._config.get_verbosity() < 1:
             return
@@ -108,4 +117,4 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _phases(summary: Summary) -> str:
-    return " · ".join(f"{_PHASES.get(name, name)} {seconds_text(seconds)}" for name, seconds in summary.phases)
+    return " · ".join(f"{_PHASES[name]} {seconds_text(seconds)}" for name, seconds in summary.phases if name in _PHASES)

@@ -16,6 +16,9 @@ INCOMPLETE = "incomplete_stream"
 # Keys under which providers put reasoning beside a message's content.
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 
+# What a free-form tool takes, once it is written as a function.
+CUSTOM_PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
 
 def events(raw: bytes) -> Iterator[tuple[str | None, bytes]]:
     """Yield (event name, data) of a server-sent event stream; an unfinished last event is yielded as it is."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome, ToolCall, Turn
 from pytest_benchflow.dialects._common import (
+    CUSTOM_PARAMETERS,
     REASONING_KEYS,
     arguments_text,
     count,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _FINISHED = {"stop": "completed", "tool_calls": "completed", "length": "truncated", "content_filter": "filtered"}
-_CUSTOM_PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 
 
 class Chat:
@@ -223,7 +223,7 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
         return dict(tool)
     custom = mapping(tool.get("custom"))
     kept = {key: custom[key] for key in ("name", "description") if key in custom}
-    return {"type": "function", "function": {**kept, "parameters": _CUSTOM_PARAMETERS}}
+    return {"type": "function", "function": {**kept, "parameters": CUSTOM_PARAMETERS}}
 
 
 class _Assembly:

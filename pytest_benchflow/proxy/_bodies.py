@@ -66,4 +66,80 @@ def _chat(turn: ScriptTurn, number: int, model: str, tokens: tuple[int, int]) ->
     return body
 
 
-_BODIES = {"chat": _chat}
+def _responses(turn: ScriptTurn, number: int, model: str, tokens: tuple[int, int]) -> dict[str, Any]:
+    output: list[dict[str, Any]] = []
+    if turn.reasoning is not None:
+        summary = [{"type": "summary_text", "text": turn.reasoning}]
+        output.append({"id": f"rs_{number:03d}", "type": "reasoning", "summary": summary})
+    if turn.text is not None or turn.refusal is not None:
+        part: dict[str, Any] = {"type": "output_text", "text": turn.text, "annotations": []}
+        if turn.refusal is not None:
+            part = {"type": "refusal", "refusal": turn.refusal}
+        message = {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+        output.append({"id": f"msg_{number:03d}", **message})
+    output += [
+        {
+            "id": f"fc_{number:03d}_{position}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": _call_id(call, number, position),
+            "name": call.name,
+            "arguments": _arguments(call),
+        }
+        for position, call in enumerate(turn.calls, 1)
+    ]
+    body: dict[str, Any] = {
+        "id": f"resp_{number:03d}",
+        "object": "response",
+        "created_at": 0,
+        "status": "incomplete" if turn.finish else "completed",
+        "incomplete_details": {"reason": turn.finish} if turn.finish else None,
+        "error": None,
+        "model": model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+    if turn.usage:
+        body["usage"] = {
+            "input_tokens": tokens[0],
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": tokens[1],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": sum(tokens),
+        }
+    return body
+
+
+def _messages(turn: ScriptTurn, number: int, model: str, tokens: tuple[int, int]) -> dict[str, Any]:
+    content: list[dict[str, Any]] = []
+    if turn.reasoning is not None:
+        content.append({"type": "thinking", "thinking": turn.reasoning, "signature": f"sig-{number}"})
+    if turn.text is not None:
+        content.append({"type": "text", "text": turn.text})
+    content += [
+        {
+            "type": "tool_use",
+            "id": _call_id(call, number, position),
+            "name": call.name,
+            "input": json.loads(_arguments(call)),
+        }
+        for position, call in enumerate(turn.calls, 1)
+    ]
+    stop = "refusal" if turn.refusal is not None else ("tool_use" if turn.calls else "end_turn")
+    body: dict[str, Any] = {
+        "id": f"msg_{number:03d}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": turn.finish or stop,
+        "stop_sequence": None,
+    }
+    if turn.usage:
+        body["usage"] = {"input_tokens": tokens[0], "output_tokens": tokens[1]}
+    return body
+
+
+_BODIES = {"chat": _chat, "responses": _responses, "messages": _messages}

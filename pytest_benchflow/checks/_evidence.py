@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pytest_benchflow.errors import RecordError
-from pytest_benchflow.training.ready import MODEL_FREE_AGENTS
+from pytest_benchflow.training.ready import calls_no_model
 from pytest_benchflow.training.row import Row, build_row
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def evidence(rollout: Rollout, value: Any, what: str) -> Any:
 
 def uses_model(rollout: Rollout) -> bool:
     """Tell whether a model worked in this rollout; oracle and nop call none."""
-    names = [_or_empty(rollout, "result").get(key) for key in ("agent", "agent_name")] + [_config(rollout).get("agent")]
-    return not any(str(name).strip().lower() in MODEL_FREE_AGENTS for name in names if name)
+    return not calls_no_model(_or_empty(rollout, "result"), _config(rollout))
 
 
 def _or_empty(rollout: Rollout, part: str) -> dict[str, Any]:

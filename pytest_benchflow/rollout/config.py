@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 SkillMode = Literal["default", "with", "without"]
 
 
+_LONGEST_SLUG = 60
+
+
 def slug(text: str) -> str:
-    """Make a text safe in a file name, a test id and a URL; different texts may give the same slug."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "x"
+    """Make a text safe in a file name, a test id and a URL; a long one keeps its end and gets a digest of the whole."""
+    safe = re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "x"
+    if len(safe) <= _LONGEST_SLUG:
+        return safe
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:8]}-{safe[9 - _LONGEST_SLUG :].lstrip('-.')}"
 
 
 @dataclass(frozen=True, slots=True)

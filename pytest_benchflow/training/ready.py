@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pytest_benchflow.training.threads import Exchange
 
 NO_MODEL = "no model"
-# Agents that call no model: there is nothing of theirs to train on.
-MODEL_FREE_AGENTS = ("oracle", "nop")
+# Agents that call no model, where a record does not say so itself: there is nothing of theirs to train on.
+_MODEL_FREE_AGENTS = ("oracle", "nop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,12 @@ class Refusal:
 
     reason: str
     detail: str
+
+
+def calls_no_model(*records: Mapping[str, Any]) -> bool:
+    """Tell from result.json or config.json whether the agent is one that calls no model."""
+    names = [str(record.get(key)).strip().lower() for record in records for key in ("agent", "agent_name")]
+    return any(name in _MODEL_FREE_AGENTS for name in names) or any(r.get("model") == "none" for r in records)
 
 
 def reward_of(result: Mapping[str, Any]) -> float | None:
@@ -42,7 +48,7 @@ def _ended_badly(result: Mapping[str, Any], exchanges: Sequence[Exchange]) -> Re
     for key, reason in (("error", "agent_error"), ("verifier_error", "verifier_error")):
         if result.get(key) or result.get(f"{key}_category"):
             return Refusal(reason, str(result.get(key) or result.get(f"{key}_category")))
-    if not exchanges and any(result.get(key) in MODEL_FREE_AGENTS for key in ("agent", "agent_name")):
+    if not exchanges and calls_no_model(result):
         return Refusal(NO_MODEL, "No model was called: there is nothing to train on.")
     if not exchanges:
         return Refusal("no_exchanges", "llm_trajectory.jsonl holds no exchange, though the agent has a model.")

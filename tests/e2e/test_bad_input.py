@@ -1,0 +1,233 @@
+"""Whatever a task, a verifier or an agent does, the error is clear and the artifacts are complete."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow.agents._acp import drive
+from pytest_benchflow.errors import TaskError, UnsupportedError, UsageError
+from pytest_benchflow.rollout.config import RolloutConfig
+from pytest_benchflow.rollout.run import run_rollout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import AgentContext, AgentOutcome, Backend, Mount
+    from pytest_benchflow.records.rollout import Rollout
+    from pytest_benchflow.tasks.task import Task
+    from tests.e2e.conftest import MakeTask
+
+ALWAYS = [
+    "config.json",
+    "result.json",
+    "results.jsonl",
+    "prompts.json",
+    "timing.json",
+    "trajectory/llm_trajectory.jsonl",
+    "trajectory/acp_trajectory.jsonl",
+]
+
+# Speaks just enough ACP to be prompted, then runs BODY with `say(update)` and `answer()` at hand.
+PROGRAM = """\
+import json, sys, time
+
+def send(message):
+    sys.stdout.buffer.write(json.dumps({{"jsonrpc": "2.0", **message}}).encode() + b"\\n")
+    sys.stdout.buffer.flush()
+
+for line in sys.stdin.buffer:
+    request = json.loads(line)
+    if request.get("method") == "initialize":
+        send({{"id": request["id"], "result": {{"protocolVersion": 1, "agentCapabilities": {{}}}}}})
+    elif request.get("method") == "session/new":
+        send({{"id": request["id"], "result": {{"sessionId": "s"}}}})
+    elif request.get("method") == "session/prompt":
+        def say(text):
+            update = {{"sessionUpdate": "agent_message_chunk", "content": {{"type": "text", "text": text}}}}
+            send({{"method": "session/update", "params": {{"sessionId": "s", "update": update}}}})
+
+        def answer():
+            send({{"id": request["id"], "result": {{"stopReason": "end_turn"}}}})
+
+{body}
+"""
+
+
+class ProgramAgent:
+    """An ACP agent whose whole program is one text; it calls no model."""
+
+    name = "program"
+    version = "1"
+    uses_model = False
+    api_dialect = None
+
+    def __init__(self, body: str) -> None:
+        self._program = PROGRAM.format(body="\n".join("        " + line for line in body.splitlines()))
+
+    async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:  # noqa: ARG002
+        return ()
+
+    async def run(self, context: AgentContext) -> AgentOutcome:
+        process = await context.sandbox.spawn(["python3", "-c", self._program], cwd=context.sandbox.workdir)
+        return await drive(process, context, start_sec=10)
+
+
+def run(task: Path, jobs: Path, **asked: Any) -> Rollout:
+    return asyncio.run(run_rollout(RolloutConfig(task=task, jobs_dir=jobs, job_name="job", **asked)))
+
+
+def assert_complete(rollout: Rollout) -> None:
+    assert [name for name in ALWAYS if not (rollout.path / name).is_file()] == []
+    row = json.loads((rollout.path / "results.jsonl").read_text())
+    assert row["info"]["task_name"] == rollout.result["task_name"]
+    for name in ("llm_trajectory", "acp_trajectory"):
+        for line in (rollout.path / "trajectory" / f"{name}.jsonl").read_text().splitlines():
+            json.loads(line)
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "category", "reward"),
+    [
+        pytest.param(
+            'open("answer", "w").write("42")\nsay("x" * 5_000_000)\nanswer()', "pass", None, 1.0, id="5-mb-line"
+        ),
+        pytest.param(
+            'sys.stdout.buffer.write(b"\\xff\\xfe" * 100 + b"\\n")\nsys.stderr.buffer.write(b"\\x80" * 100)\nanswer()',
+            "fail",
+            None,
+            0.0,
+            id="invalid-utf-8",
+        ),
+        pytest.param('print("noise " * 1000)\n' * 50 + "answer()", "fail", None, 0.0, id="chatter-on-stdout"),
+        pytest.param("time.sleep(600)", "normal_timeout|unhealthy", "timeout", 0.0, id="never-answers"),
+        pytest.param('say("working")\nsys.exit(3)', "unhealthy", "agent", 0.0, id="exits-in-mid-turn"),
+        pytest.param('say("\\ud800 lone surrogate")\nanswer()', "fail", None, 0.0, id="lone-surrogate"),
+    ],
+)
+def test_an_agent_that_misbehaves(
+    make_task: MakeTask, tmp_path: Path, *, body: str, verdict: str, category: str | None, reward: float
+) -> None:
+    task = make_task(agent_timeout=4)
+    rollout = run(task, tmp_path / "jobs", agent=ProgramAgent(body))
+    assert_complete(rollout)
+    assert rollout.verdict in verdict.split("|"), rollout.result["checks"]
+    assert rollout.reward == reward, rollout.result
+    if category:
+        assert category in rollout.result["error_category"]
+        assert rollout.result["error"]
+    else:
+        assert rollout.result["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("verifier", "category", "said"),
+    [
+        pytest.param("echo nan > /logs/verifier/reward.txt", "invalid_reward", "nan", id="nan"),
+        pytest.param(
+            """echo '{"reward": NaN}' > /logs/verifier/reward.json""", "invalid_reward", "JSON", id="nan-json"
+        ),
+        pytest.param("echo hello", "no_reward", "reward.txt", id="no-reward"),
+        pytest.param("echo oops >&2; exit 7", "crash", "oops", id="crash"),
+        pytest.param("sleep 60", "timeout", "within", id="too-slow"),
+        pytest.param(
+            "echo 0 > /logs/verifier/reward.txt; pytest-of-nowhere; uvx pytest", "bootstrap", "uvx", id="runner-missing"
+        ),
+        pytest.param("ln -s /etc/hostname /logs/verifier/reward.txt", "no_reward", "reward.txt", id="link-as-reward"),
+        pytest.param("rm -rf /logs/verifier", "no_reward", "gone", id="removes-its-directory"),
+    ],
+)
+def test_a_verifier_without_a_score_is_never_a_zero(
+    make_task: MakeTask, tmp_path: Path, verifier: str, category: str, said: str
+) -> None:
+    task = make_task(verifier=f"#!/bin/sh\n{verifier}\n")
+    manifest = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(manifest.replace("[verifier]\ntimeout_sec = 30", "[verifier]\ntimeout_sec = 2"))
+    rollout = run(task, tmp_path / "jobs", agent="oracle")
+    assert_complete(rollout)
+    assert rollout.reward is None
+    assert rollout.verdict == "unhealthy"
+    assert rollout.result["verdict_category"] == "verifier"
+    assert rollout.result["verifier_error_category"] == category
+    assert said in rollout.result["verifier_error"]
+
+
+def test_a_stale_reward_is_not_a_score(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task(verifier="#!/bin/sh\nexit 1\n")
+    (task / "solution" / "solve.sh").write_text("#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n")
+    rollout = run(task, tmp_path / "jobs", agent="oracle")
+    assert rollout.reward is None
+    assert rollout.result["verifier_error"]
+
+
+def test_tests_planted_by_the_agent_do_not_run(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task(
+        verifier="#!/bin/sh\nls /tests\n[ -e /tests/planted ] && r=1 || r=0\necho $r > /logs/verifier/reward.txt\n"
+    )
+    (task / "solution" / "solve.sh").write_text("#!/bin/sh\nmkdir -p /tests\ntouch /tests/planted\n")
+    assert run(task, tmp_path / "jobs", agent="oracle").reward == 0
+
+
+def test_an_unset_host_variable_that_nobody_uses_harms_nothing(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task()
+    with (task / "task.toml").open("a") as file:
+        file.write('\n[environment.env]\nJUDGE_KEY = "${SURELY_UNSET_KEY}"\nMODE = "${SURELY_UNSET_MODE:-plain}"\n')
+    (task / "solution" / "solve.sh").write_text('#!/bin/sh\n[ "$MODE" = plain ] && echo 42 > /app/answer\n')
+    assert run(task, tmp_path / "jobs", agent="oracle").verdict == "pass"
+
+
+def test_a_link_out_of_the_task_is_refused_before_anything_starts(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task()
+    (tmp_path / "secret").write_text("host secret")
+    (task / "tests" / "data").symlink_to(tmp_path / "secret")
+    with pytest.raises(TaskError, match="data"):
+        run(task, tmp_path / "jobs", agent="nop")
+
+
+def test_a_task_whose_name_climbs_stays_in_its_job(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task()
+    text = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(text.replace("invented/answer", "../../x"))
+    try:
+        rollout = run(task, tmp_path / "jobs", agent="oracle")
+    except TaskError as error:
+        assert "../../x" in str(error)
+    else:
+        assert rollout.path.parent == tmp_path / "jobs" / "job"
+
+
+def test_what_cannot_run_here_is_refused_with_the_reason(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task()
+    (task / "environment" / "Dockerfile").write_text("FROM debian\nRUN apt-get install -y jq\n")
+    with pytest.raises(UnsupportedError, match=r"needs docker: RUN apt-get install -y jq"):
+        run(task, tmp_path / "jobs", agent="nop")
+    assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        pytest.param({"agent": "nobody"}, "baseline", id="agent"),
+        pytest.param({"sandbox": "moon"}, "local", id="sandbox"),
+        pytest.param({"agent": "baseline", "model": "nonsense"}, "openai/<model>", id="model"),
+        pytest.param({"skills": "some"}, "without", id="skills"),
+        pytest.param({"trial": 0}, "1", id="trial"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_those_that_exist(
+    make_task: MakeTask, tmp_path: Path, asked: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        run(make_task(), tmp_path / "jobs", **asked)
+
+
+def test_an_earlier_attempt_is_kept_whole(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task()
+    first = run(task, tmp_path / "jobs", agent="oracle").result["started_at"]
+    again = run(task, tmp_path / "jobs", agent="oracle")
+    kept = json.loads((again.path / "attempts" / "1" / "result.json").read_text())
+    assert kept["started_at"] == first
+    assert again.result["started_at"] > first

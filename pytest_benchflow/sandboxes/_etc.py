@@ -39,7 +39,7 @@ def shown_directories() -> tuple[Path, ...]:
 def _is_public(top: Path) -> bool:
     for directory, names, files in os.walk(top):
         for name in (*names, *files):
-            mode = os.lstat(os.path.join(directory, name)).st_mode
+            mode = Path(directory, name).lstat().st_mode
             if not stat.S_ISLNK(mode) and not mode & stat.S_IROTH:
                 return False
     return True
@@ -63,9 +63,16 @@ def _accounts(name: str) -> Iterator[list[str]]:
     path = _ETC / name
     for line in path.read_text(errors="surrogateescape").splitlines() if path.is_file() else ():
         fields = line.split(":")
-        if len(fields) > 2 and fields[2].isdigit():
-            if int(fields[2]) <= _HIGHEST_SYSTEM_ID or int(fields[2]) == _NOBODY:
-                yield [fields[0], "x", *fields[2:]]
+        if len(fields) < 3 or not fields[2].isdigit():
+            continue
+        if int(fields[2]) <= _HIGHEST_SYSTEM_ID or int(fields[2]) == _NOBODY:
+            yield [fields[0], "x", *fields[2:]]
+
+
+@functools.cache
+def system_users() -> frozenset[str]:
+    """Return the names of the users that a sandbox knows from the start."""
+    return frozenset(fields[0] for fields in _accounts("passwd"))
 
 
 def write_etc(root: Path, hostname: str) -> None:

@@ -10,8 +10,8 @@ import contextlib
 import os
 import shutil
 import stat
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from pytest_benchflow.errors import SandboxError
 
@@ -147,42 +147,95 @@ def _clear(directory: int, name: str) -> None:
         os.unlink(name, dir_fd=directory)
 
 
-def copy_in(source: Path, inside: InsideRoot, target: str, adopt: Callable[[int], None] | None = None) -> None:
-    """Copy a host file or directory to `target` inside. `adopt` gets a descriptor of all that was made.
+class CopyIn:
+    """Copies host files below `top` into a sandbox; `keep` chooses by path relative to it, `adopt` gets what was made.
 
-    Raises: SandboxError for links that lead out of `source`, special files, and targets of another kind.
+    Raises: SandboxError for links that lead out of `top`, special files, and targets of another kind.
     """
+
+    def __init__(
+        self,
+        top: Path,
+        inside: InsideRoot,
+        keep: Callable[[str], bool] | None = None,
+        adopt: Callable[[int], None] | None = None,
+    ) -> None:
+        self._top = top
+        self._inside = inside
+        self._keep = keep
+        self._adopt = adopt or (lambda _descriptor: None)
+
+    def copy(self, source: Path, target: str) -> None:
+        """Copy a file to `target`, or what a directory holds into the directory `target`."""
+        try:
+            if source.is_dir():
+                with self._inside.directory(target, make=True) as directory:
+                    self._tree(source, directory)
+            else:
+                with self._inside.parent(target, make=True) as (directory, name):
+                    self._file(source, directory, name)
+        except OSError as error:
+            raise SandboxError(f"{source} cannot be copied to {target}: {error.strerror or error}") from error
+
+    def _kept(self, path: Path) -> bool:
+        return self._keep is None or self._keep(path.relative_to(self._top).as_posix())
+
+    def _tree(self, source: Path, directory: int) -> None:
+        for path in sorted(source.iterdir()):
+            if path.is_symlink():
+                if self._kept(path):
+                    self._link(path, directory)
+            elif path.is_dir():
+                self._directory(path, directory)
+            elif self._kept(path):
+                self._file(path, directory, path.name)
+
+    def _directory(self, path: Path, directory: int) -> None:
+        inner = _make_directory(directory, path.name)
+        try:
+            os.fchmod(inner, stat.S_IMODE(path.stat().st_mode) & 0o777 | 0o700)
+            self._adopt(inner)
+            self._tree(path, inner)
+        finally:
+            os.close(inner)
+        if not self._kept(path):
+            # Left out, but what it holds may be kept by a rule of its own.
+            with contextlib.suppress(OSError):
+                os.rmdir(path.name, dir_fd=directory)
+
+    def _link(self, path: Path, directory: int) -> None:
+        target = path.readlink()
+        # Normalised by text: what a link names must not depend on other links.
+        landing = Path(os.path.normpath(path.parent / target))
+        if target.is_absolute() or not landing.is_relative_to(self._top):
+            raise SandboxError(f"{path} is a link to {target}, which leads out of {self._top}; it is not copied")
+        _clear(directory, path.name)
+        os.symlink(target, path.name, dir_fd=directory)
+
+    def _file(self, source: Path, directory: int, name: str) -> None:
+        # Not blocking: opening a pipe nobody writes to would wait for ever.
+        reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(reading, "rb") as original:
+            found = os.fstat(reading)
+            if not stat.S_ISREG(found.st_mode):
+                raise SandboxError(f"{source} is neither a file nor a directory; only those are copied")
+            with new_file(directory, name) as copy:
+                shutil.copyfileobj(original, copy, 1 << 20)
+                os.fchmod(copy.fileno(), stat.S_IMODE(found.st_mode) & 0o777)
+                self._adopt(copy.fileno())
+
+
+def new_file(directory: int, name: str) -> BinaryIO:
+    """Open a file made anew, which cannot be a link, a pipe or another name of something else."""
+    _clear(directory, name)
+    return os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=directory), "wb")
+
+
+def copy_in(source: Path, inside: InsideRoot, target: str) -> None:
+    """Copy a host file or directory to `target` inside. Raises: SandboxError for links that lead out of it."""
     if source.is_symlink():
         raise SandboxError(f"{source} is a link; give the file or directory it stands for")
-    try:
-        if source.is_dir():
-            with inside.directory(target, make=True) as directory:
-                _copy_tree_in(source, source, directory, adopt)
-        else:
-            with inside.parent(target, make=True) as (directory, name):
-                _copy_file_in(source, directory, name, adopt)
-    except FileNotFoundError as error:
-        raise SandboxError(f"{source} cannot be copied to {target}: {error.strerror}: {error.filename}") from error
-    except (NotADirectoryError, IsADirectoryError) as error:
-        raise SandboxError(f"{source} cannot be copied to {target}: {error}") from error
-
-
-def _copy_tree_in(top: Path, source: Path, directory: int, adopt: Callable[[int], None] | None) -> None:
-    for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
-        path = Path(entry.path)
-        if entry.is_symlink():
-            _copy_link_in(top, path, directory)
-        elif entry.is_dir(follow_symlinks=False):
-            inner = _make_directory(directory, entry.name)
-            try:
-                os.fchmod(inner, stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & 0o777 | 0o700)
-                if adopt:
-                    adopt(inner)
-                _copy_tree_in(top, path, inner, adopt)
-            finally:
-                os.close(inner)
-        else:
-            _copy_file_in(path, directory, entry.name, adopt)
+    CopyIn(source, inside).copy(source, target)
 
 
 def _make_directory(directory: int, name: str) -> int:
@@ -191,32 +244,6 @@ def _make_directory(directory: int, name: str) -> int:
     except (_IsLinkError, NotADirectoryError):
         _clear(directory, name)
         return _descend(directory, name, make=True)
-
-
-def _copy_link_in(top: Path, path: Path, directory: int) -> None:
-    target = path.readlink()
-    # Normalised by text: what a link names must not depend on other links.
-    landing = Path(os.path.normpath(path.parent / target))
-    if target.is_absolute() or not landing.is_relative_to(top):
-        raise SandboxError(f"{path} is a link to {target}, which leads out of {top}; only links within it are copied")
-    _clear(directory, path.name)
-    os.symlink(target, path.name, dir_fd=directory)
-
-
-def _copy_file_in(source: Path, directory: int, name: str, adopt: Callable[[int], None] | None) -> None:
-    reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(reading, "rb") as original:
-        found = os.fstat(reading)
-        if not stat.S_ISREG(found.st_mode):
-            raise SandboxError(f"{source} is neither a file nor a directory; only those are copied")
-        # A file made anew cannot be a link, a pipe or another name of something else.
-        _clear(directory, name)
-        writing = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
-        with open(writing, "wb") as copy:
-            shutil.copyfileobj(original, copy, 1 << 20)
-            os.fchmod(writing, stat.S_IMODE(found.st_mode) & 0o777)
-            if adopt:
-                adopt(writing)
 
 
 def copy_out(inside: InsideRoot, source: str, target: Path) -> None:
@@ -232,6 +259,8 @@ def copy_out(inside: InsideRoot, source: str, target: Path) -> None:
                 raise FileNotFoundError(f"{source} is not a file or a directory; links are not followed")
     except NotADirectoryError as error:
         raise FileNotFoundError(f"{source} is not there") from error
+    except PermissionError as error:
+        raise SandboxError(f"{source} cannot be copied out: {error}") from error
 
 
 class _Budget:
@@ -248,32 +277,27 @@ class _Budget:
 def _copy_entry_out(directory: int, name: str, target: Path, budget: _Budget, depth: int) -> bool:
     """Copy one entry; False: it is a link or a special file."""
     try:
-        # Not blocking: opening a pipe nobody writes to would wait for ever.
         reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         raise
-    except OSError as error:
-        if isinstance(error, PermissionError):
-            raise SandboxError(f"{budget.source}: {name} cannot be read: {error.strerror}") from error
+    except OSError:  # a link, a socket
         return False
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, reading)
         kind = os.fstat(reading).st_mode
-        if stat.S_ISDIR(kind):
+        if stat.S_ISREG(kind):
+            target.unlink(missing_ok=True)
+            with os.fdopen(os.dup(reading), "rb") as original, target.open("xb") as copy:
+                while chunk := original.read(1 << 20):
+                    budget.spend(len(chunk))
+                    copy.write(chunk)
+        elif stat.S_ISDIR(kind):
             if depth >= _MAX_DEPTH:
                 raise SandboxError(f"{budget.source} is more than {_MAX_DEPTH} directories deep; it is not copied out")
             target.mkdir(exist_ok=True)
-            for child in sorted(os.listdir(reading)):
+            with os.scandir(reading) as entries:
+                children = sorted(entry.name for entry in entries)
+            for child in children:
                 with contextlib.suppress(FileNotFoundError):  # what still runs may remove files meanwhile
-                    _copy_entry_out(reading, child, target / PurePosixPath(child).name, budget, depth + 1)
-            return True
-        if not stat.S_ISREG(kind):
-            return False
-        target.unlink(missing_ok=True)
-        writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        with open(reading, "rb", closefd=False) as original, open(writing, "wb") as copy:
-            while chunk := original.read(1 << 20):
-                budget.spend(len(chunk))
-                copy.write(chunk)
-        return True
-    finally:
-        os.close(reading)
+                    _copy_entry_out(reading, child, target / child, budget, depth + 1)
+        return stat.S_ISREG(kind) or stat.S_ISDIR(kind)

@@ -8,15 +8,21 @@ import os
 import signal
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes._pipes import Pipe, close_all
+from pytest_benchflow.sandboxes._pipes import Pipe, Pipes, close_all
+from pytest_benchflow.sandboxes._seccomp import program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
+# Turns three descriptors (control, info, seccomp rules) into bubblewrap's command line.
+Command = Callable[[int, int, int], Sequence[str]]
+
+_T = TypeVar("_T")
 _START_SEC = 20.0
 _DEATH_SEC = 20.0
 _MAX_MESSAGE = 4096
@@ -43,41 +49,38 @@ class Phase:
         self._loop.add_reader(control, self._receive)
 
     @classmethod
-    async def start(
-        cls, argv: Callable[[int, int], Sequence[str]], log: Path, started: Callable[[Phase], None]
-    ) -> Phase:
-        """Start bubblewrap and wait until commands can run; `argv` gets the numbers of the two descriptors it passes.
+    async def start(cls, command: Command, log: Path) -> Phase:
+        """Start bubblewrap and wait until commands can run; a start that fails or is cancelled leaves nothing.
 
-        `started` is told at once, so that a start that is cancelled can still be ended. Raises: SandboxError.
+        Raises: SandboxError.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         info_read, info_write = os.pipe()
+        rules = os.memfd_create("seccomp", os.MFD_CLOEXEC)
+        os.write(rules, program())
+        os.lseek(rules, 0, os.SEEK_SET)
         ours.setblocking(False)
+        passed = (theirs.fileno(), info_write, rules)
         try:
-            with log.open("wb") as errors:
-                process = subprocess.Popen(
-                    argv(theirs.fileno(), info_write),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    pass_fds=(theirs.fileno(), info_write),
-                    env={},
-                    cwd="/",
-                    start_new_session=True,  # or it could type into the terminal of whoever runs pytest
-                )
+            process = _popen(command(*passed), passed, log)
         except OSError as error:
-            close_all(ours.detach(), info_read)
+            ours.close()
+            os.close(info_read)
             raise SandboxError(f"bubblewrap could not be started: {error}") from error
         finally:
             theirs.close()
-            os.close(info_write)
+            close_all(info_write, rules)
         phase = cls(process, ours, info_read, log)
-        started(phase)
         try:
             async with asyncio.timeout(_START_SEC):
                 await phase._ready
-        except TimeoutError as error:
-            raise SandboxError(f"the sandbox did not start within {_START_SEC:.0f} s{phase._complaint()}") from error
+        except BaseException as error:
+            await asyncio.shield(phase.end())
+            if isinstance(error, TimeoutError):
+                raise SandboxError(
+                    f"the sandbox did not start within {_START_SEC:.0f} s{phase._complaint()}"
+                ) from error
+            raise
         return phase
 
     def _find_init(self) -> None:
@@ -103,20 +106,21 @@ class Phase:
             self._understand(message.decode(errors="replace"), descriptors)
 
     def _understand(self, message: str, descriptors: list[int]) -> None:
-        word, *rest = message.split(" ")
-        listening, self_listening = self._listening, word in ("listening", "failed")
-        if self_listening and listening and not listening.done():
-            self._listening = None
-            if word == "listening" and len(descriptors) == 1:
-                listening.set_result(socket.socket(fileno=descriptors.pop()))
-            else:
-                listening.set_exception(SandboxError(f"the proxy's port inside the sandbox: {' '.join(rest)}"))
-        elif word == "ready" and self._init_fd is None:
+        """Take an answer; whatever is not one we wait for counts for nothing, as the sandbox may say what it likes."""
+        word, _, rest = message.partition(" ")
+        if word == "ready" and self._init_fd is None:
             self._find_init()
             _settle(self._ready, None)
-        elif word in ("exit", "killed") and len(rest) == 2 and rest[1].lstrip("-").isdigit():
-            waiting = (self._exits if word == "exit" else self._kills).pop(rest[0], None)
-            _settle(waiting, int(rest[1]))
+        elif word in ("listening", "failed") and self._listening is not None and not self._listening.done():
+            if word == "listening" and len(descriptors) == 1:
+                self._listening.set_result(socket.socket(fileno=descriptors.pop()))
+            else:
+                self._listening.set_exception(SandboxError(f"no port for the proxy inside the sandbox: {rest}"))
+        elif word in ("exit", "killed"):
+            run, _, number = rest.partition(" ")
+            waiting = (self._exits if word == "exit" else self._kills).pop(run, None)
+            if waiting is not None:
+                _settle(waiting, int(number) if number.lstrip("-").isdigit() else -signal.SIGKILL)
         close_all(*descriptors)
 
     def _lost(self) -> None:
@@ -157,23 +161,30 @@ class Phase:
         """Start a command; `ids` is "uid gid", empty to stay who process 1 is."""
         self._runs += 1
         run = str(self._runs)
-        request = os.memfd_create("request", os.MFD_CLOEXEC)
-        _write_request(request, argv, env=env, cwd=cwd, ids=ids)
-        stdin = os.pipe() if with_stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), None)
-        stdout, stderr = os.pipe(), os.pipe()
-        self._exits[run] = ended = self._loop.create_future()
-        ours = [Pipe(end) if end is not None else None for end in (stdin[1], stdout[0], stderr[0])]
-        try:
-            await self._send(f"run {run}", [request, stdin[0], stdout[1], stderr[1]])
-        except BaseException:
-            self._exits.pop(run, None)
-            for pipe in ours:
-                if pipe:
-                    pipe.close()
-            raise
-        finally:
-            close_all(request, stdin[0], stdout[1], stderr[1])
-        return LocalProcess(self, run, ended, ours[0], ours[1], ours[2])  # type: ignore[arg-type]
+        with contextlib.ExitStack() as theirs:
+            request = _own(theirs, os.memfd_create("request", os.MFD_CLOEXEC))
+            _write_request(request, argv, env=env, cwd=cwd, ids=ids)
+            pipes, passed = Pipes(), [request]
+            try:
+                if with_stdin:
+                    inner, outer = os.pipe()
+                    pipes.stdin = Pipe(outer)
+                else:
+                    inner = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                passed.append(_own(theirs, inner))
+                for name in ("stdout", "stderr"):
+                    outer, inner = os.pipe()
+                    setattr(pipes, name, Pipe(outer))
+                    passed.append(_own(theirs, inner))
+                self._exits[run] = ended = self._loop.create_future()
+                await self._send(f"run {run}", passed)
+            except BaseException as error:
+                self._exits.pop(run, None)
+                pipes.close()
+                if isinstance(error, OSError):
+                    raise SandboxError(f"no pipes for {argv[0]}: {error.strerror}") from error
+                raise
+        return LocalProcess(self, run, ended, pipes)
 
     async def kill_run(self, run: str, ended: asyncio.Future[int]) -> None:
         """Kill a command with everything it started; when that cannot be had, kill the whole phase."""
@@ -192,7 +203,8 @@ class Phase:
 
     async def listen(self, port: int) -> socket.socket:
         """Return a listening socket on 127.0.0.1:`port` of the sandbox's own network."""
-        self._listening = listening = self._loop.create_future()
+        listening: asyncio.Future[socket.socket] = self._loop.create_future()
+        self._listening = listening
         await self._send(f"listen {port}")
         return await listening
 
@@ -239,35 +251,47 @@ class Phase:
             self._loop.remove_reader(descriptor)
 
 
+def _popen(argv: Sequence[str], passed: Sequence[int], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as errors:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=passed,
+            env={},
+            cwd="/",
+            start_new_session=True,  # or it could type into the terminal of whoever runs pytest
+        )
+
+
 class LocalProcess:
     """A live process in a local sandbox, as contracts.Process says."""
 
-    def __init__(
-        self, phase: Phase, run: str, ended: asyncio.Future[int], stdin: Pipe | None, stdout: Pipe, stderr: Pipe
-    ) -> None:
+    def __init__(self, phase: Phase, run: str, ended: asyncio.Future[int], pipes: Pipes) -> None:
         self._phase = phase
         self._run = run
         self._ended = ended
-        self.stdin, self.stdout, self.stderr = stdin, stdout, stderr
+        self.pipes = pipes
 
     async def write(self, data: bytes) -> None:
         """Write to stdin and drain. Raises: BrokenPipeError when the process is gone."""
-        if self.stdin is None:
+        if self.pipes.stdin is None:
             raise BrokenPipeError("the process has no stdin")
-        await self.stdin.write(data)
+        await self.pipes.stdin.write(data)
 
     async def close_stdin(self) -> None:
         """Close stdin."""
-        if self.stdin is not None:
-            self.stdin.close()
+        if self.pipes.stdin is not None:
+            self.pipes.stdin.close()
 
     async def read(self, limit: int = 65536) -> bytes:
         """Return up to `limit` bytes of stdout as soon as there are any; b"" at its end."""
-        return await self.stdout.read(limit)
+        return await self.pipes.stdout.read(limit) if self.pipes.stdout else b""
 
     async def read_stderr(self, limit: int = 65536) -> bytes:
         """Return up to `limit` bytes of stderr as soon as there are any; b"" at its end."""
-        return await self.stderr.read(limit)
+        return await self.pipes.stderr.read(limit) if self.pipes.stderr else b""
 
     async def wait(self) -> int:
         """Wait for the end and return the exit code (negative: the signal)."""
@@ -276,19 +300,17 @@ class LocalProcess:
     async def kill(self) -> None:
         """Kill the process and everything it started; return when they are dead."""
         await asyncio.shield(self._phase.kill_run(self._run, self._ended))
-        if self.stdin is not None:
-            self.stdin.close()
-
-    def close(self) -> None:
-        """Close the host's ends of all pipes."""
-        for pipe in (self.stdin, self.stdout, self.stderr):
-            if pipe is not None:
-                pipe.close()
+        await self.close_stdin()
 
 
-def _settle(waiting: asyncio.Future[int] | asyncio.Future[None] | None, value: int | None) -> None:
-    if waiting is not None and not waiting.done():
-        waiting.set_result(value)  # type: ignore[arg-type]
+def _settle(waiting: asyncio.Future[_T], value: _T) -> None:
+    if not waiting.done():
+        waiting.set_result(value)
+
+
+def _own(stack: contextlib.ExitStack, descriptor: int) -> int:
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def _write_request(descriptor: int, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, ids: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 HEAD_BYTES = TAIL_BYTES = 8 << 20
 
@@ -46,7 +47,7 @@ class Pipe:
         descriptor = self._descriptor
         assert descriptor is not None
         waiting = self._waiting = self._loop.create_future()
-        add(descriptor, lambda: waiting.done() or waiting.set_result(None))
+        add(descriptor, _wake, waiting)
         try:
             await waiting
         finally:
@@ -62,8 +63,23 @@ class Pipe:
         self._loop.remove_reader(descriptor)
         self._loop.remove_writer(descriptor)
         os.close(descriptor)
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        if self._waiting is not None:
+            _wake(self._waiting)
+
+
+@dataclass(slots=True)
+class Pipes:
+    """The host's ends of the pipes of one process."""
+
+    stdin: Pipe | None = None
+    stdout: Pipe | None = None
+    stderr: Pipe | None = None
+
+    def close(self) -> None:
+        """Close all that is open."""
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 class Collected:
@@ -74,9 +90,9 @@ class Collected:
         self._tail = bytearray()
         self._cut = 0
 
-    async def fill(self, pipe: Pipe) -> None:
-        """Read a pipe to its end; what was read so far stays when this is cancelled."""
-        while chunk := await pipe.read(1 << 16):
+    async def fill(self, read: Callable[[int], Awaitable[bytes]]) -> None:
+        """Read to the end; what was read so far stays when this is cancelled."""
+        while chunk := await read(1 << 16):
             self.add(chunk)
 
     def add(self, chunk: bytes) -> None:
@@ -101,6 +117,11 @@ class Collected:
             return (self._head + self._tail).decode(errors="backslashreplace")
         note = f"\n[{self._cut} bytes left out here]\n"
         return self._head.decode(errors="backslashreplace") + note + self._tail.decode(errors="backslashreplace")
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def close_all(*descriptors: int) -> None:

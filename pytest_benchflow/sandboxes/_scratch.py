@@ -133,12 +133,17 @@ def remove_tree(path: Path) -> None:
         return
     try:
         os.fchmod(top, 0o700)
-        while names := os.listdir(top):
+        while names := _names(top):
             for name in names:
                 _remove_entry(top, name)
     finally:
         os.close(top)
     path.rmdir()
+
+
+def _names(directory: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
 
 
 def _remove_entry(top: int, name: str) -> None:

@@ -2,8 +2,8 @@
 
 The host holds the other end of a SOCK_SEQPACKET socket whose number is the only argument. It asks with
 `run ID` (descriptors: request, stdin, stdout, stderr), `kill ID` and `listen PORT`; answers are `ready`,
-`exit ID CODE`, `killed ID LEFT`, `listening` (with the socket) and `failed TEXT`. A request is, separated by NUL: working
-directory, "uid gid" or nothing, the number of arguments, the arguments, and NAME=value for each variable.
+`exit ID CODE`, `killed ID LEFT`, `listening` (with the socket) and `failed TEXT`. A request is, separated by NUL: the
+working directory, "uid gid" or nothing, the number of arguments, the arguments, and NAME=value for each variable.
 
 Nothing here has a privilege that the commands do not have, and the host believes none of the answers.
 """
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 # The C modules themselves: with socket, signal and ctypes every phase would start 20 ms later.
 import _ctypes
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import os
 import sys
 import time
 
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
-_PRCTL = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+_PRCTL = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
 
 
 def _prctl(option: int, value: int) -> None:
@@ -141,7 +141,7 @@ def _become(descriptors: list[int]) -> None:
         for target in range(3):
             os.dup2(descriptors[target + 1], target)
         os.setsid()
-        with open(descriptors[0], "rb", buffering=0) as request:
+        with os.fdopen(descriptors[0], "rb") as request:
             cwd, ids, count, *words = request.read().split(b"\0")
         argv, pairs = words[: int(count)], words[int(count) :]
         env = dict(pair.split(b"=", 1) for pair in pairs)
@@ -167,11 +167,11 @@ def _become(descriptors: list[int]) -> None:
 
 def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
     if b"/" in argv[0]:
-        os.execve(argv[0], argv, env)
+        os.execve(argv[0], argv, env)  # noqa: S606 - starting what it is told to is its purpose
     failure = FileNotFoundError(2, "command not found")
     for directory in env.get(b"PATH", b"/usr/bin:/bin").split(b":"):
         try:
-            os.execve(directory + b"/" + argv[0], argv, env)
+            os.execve(directory + b"/" + argv[0], argv, env)  # noqa: S606 - as above
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError as error:
@@ -182,11 +182,12 @@ def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
 def _descendants(root: int) -> list[int]:
     """Return the living processes below `root`, by /proc: zombies are as good as dead."""
     children: dict[int, list[tuple[int, bytes]]] = {}
-    for name in os.listdir("/proc"):
+    with os.scandir("/proc") as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                state, parent = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()[:2]
             except OSError:
                 continue
             children.setdefault(int(parent), []).append((int(name), state))
@@ -200,6 +201,14 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 8192)
+    finally:
+        os.close(descriptor)
+
+
 def _end(pid: int) -> None:
     try:
         os.kill(pid, _signal.SIGKILL)
@@ -210,8 +219,8 @@ def _end(pid: int) -> None:
         child = os.fork()
         if not child:
             try:
-                with open(f"/proc/{pid}/status") as file:
-                    uid = next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
+                lines = _read(f"/proc/{pid}/status").splitlines()
+                uid = next(int(line.split()[1]) for line in lines if line.startswith(b"Uid:"))
                 os.setresuid(uid, uid, uid)
                 os.kill(pid, _signal.SIGKILL)
             finally:

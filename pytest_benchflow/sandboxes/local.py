@@ -7,29 +7,34 @@ import contextlib
 import functools
 import os
 import platform
+import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import ExecResult
 from pytest_benchflow.errors import SandboxError, UnsupportedError
+from pytest_benchflow.sandboxes._accounts import find_account, find_owner
 from pytest_benchflow.sandboxes._bwrap import Layout, interpreter, is_root, why_unavailable
 from pytest_benchflow.sandboxes._etc import shown_directories, write_etc
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
+from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
+from pytest_benchflow.sandboxes._limits import Limits
 from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._pipes import Collected
-from pytest_benchflow.sandboxes._scratch import remove_tree
+from pytest_benchflow.sandboxes._support import why_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from pytest_benchflow.contracts import Endpoint, Network, PhaseName, SandboxSpec
     from pytest_benchflow.tasks.task import Task
 
 PROXY_PORT = 8000
 _GRACE_SEC = 0.5
-_DIRECTORIES = ("app", "home", "logs/agent", "logs/verifier", "logs/artifacts", "mnt", "opt", "root", "run", "srv")
-_OPEN_DIRECTORIES = ("tmp", "var/tmp", "run/lock")
+_DIRECTORIES = ("app", "home", "mnt", "opt", "root", "run", "srv", "var/log")
+_SHARED_DIRECTORIES = ("logs/agent", "logs/verifier", "logs/artifacts")
+_STICKY_DIRECTORIES = ("tmp", "var/tmp", "run/lock")
 
 
 class LocalBackend:
@@ -42,19 +47,20 @@ class LocalBackend:
         return why_unavailable()
 
     def unsupported(self, task: Task) -> str | None:
-        """Return None when the task can run here, else the reason to skip."""
-        return None
+        """Return None when the task can run here, else the reason to skip. Raises: TaskError on a broken Dockerfile."""
+        return why_unsupported(task)
 
-    def fingerprint(self, task: Task) -> str:
+    def fingerprint(self, task: Task) -> str:  # noqa: ARG002 - one answer for all tasks
         """Name the host's interpreter and machine: what is installed for one task serves all."""
         version = ".".join(map(str, sys.version_info[:3]))
-        return f"local-{platform.machine()}-py{version}"
+        user = "root" if is_root() else "user"
+        return f"local-{platform.machine()}-py{version}-{user}"
 
     async def create(self, spec: SandboxSpec) -> LocalSandbox:
         """Make a sandbox holding the task's environment; nothing of its tests or solution."""
         if reason := self.available() or self.unsupported(spec.task):
             raise UnsupportedError(reason)
-        sandbox = LocalSandbox(spec)
+        sandbox = LocalSandbox(spec, plan_image(spec.task))
         try:
             await sandbox.prepare()
         except BaseException:
@@ -69,23 +75,29 @@ class LocalSandbox:
     backend = "local"
     transport = "local-stdio"
 
-    def __init__(self, spec: SandboxSpec) -> None:
+    def __init__(self, spec: SandboxSpec, image: Image) -> None:
         self.id = spec.id
-        self.workdir = spec.task.environment.workdir or "/app"
-        self.limits: dict[str, Any] = {}
+        self.workdir = image.workdir or spec.task.environment.workdir or "/app"
         self._spec = spec
+        self._image = image
         self._root = spec.scratch / "root"
         self._inside = InsideRoot(self._root)
-        hostname = "".join(char if char.isalnum() else "-" for char in spec.id)[:63].strip("-") or "sandbox"
+        hostname = re.sub(r"[^A-Za-z0-9]+", "-", spec.id)[:63].strip("-") or "sandbox"
         self._layout = Layout(self._inside, hostname, shown_directories(), spec.mounts)
-        self._env: dict[str, str] = {}
+        self._limits = Limits(spec.task.environment, hostname)
         self._network: Network = "none"
+        self._phase_name: PhaseName = "setup"
         self._phase: Phase | None = None
         self._starting = asyncio.Lock()
         self._processes: list[LocalProcess] = []
         self._copies: set[asyncio.Future[None]] = set()
         self._phases = 0
         self._stopped = False
+
+    @property
+    def limits(self) -> Mapping[str, Any]:
+        """Return each limit asked for -> what was really applied, or why not."""
+        return self._limits.report
 
     async def prepare(self) -> None:
         """Lay out the root: system directories, /etc, the task's environment."""
@@ -94,19 +106,25 @@ class LocalSandbox:
     def _build(self) -> None:
         self._root.mkdir(mode=0o755)
         self._root.chmod(0o755)
-        for name in (*_DIRECTORIES, *_OPEN_DIRECTORIES):
-            (self._root / name).mkdir(parents=True, exist_ok=True)
-        for name in _OPEN_DIRECTORIES:
-            (self._root / name).chmod(0o1777)
+        for names, mode in ((_DIRECTORIES, 0o755), (_SHARED_DIRECTORIES, 0o777), (_STICKY_DIRECTORIES, 0o1777)):
+            for name in names:
+                (self._root / name).mkdir(parents=True, exist_ok=True)
+                (self._root / name).chmod(mode)
         write_etc(self._root, self._layout.hostname)
         with self._inside.directory(self.workdir, make=True):
             pass
+        owner = functools.partial(find_owner, self._inside) if is_root() else None
+        build_image(self._image, self._spec.task, self._inside, owner)
+        self._limits.prepare()
+        if self._image.base is not None:
+            self._limits.report["image"] = {"asked": self._image.base, "applied": "this machine's own programs"}
 
     async def enter(self, phase: PhaseName, network: Network) -> None:
         """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
         self._check_alive()
         await self._end_phase()
         self._network = network
+        self._phase_name = phase
 
     async def _end_phase(self) -> None:
         async with self._starting:
@@ -120,11 +138,20 @@ class LocalSandbox:
         async with self._starting:
             if self._phase is None:
                 self._phases += 1
-                self._layout.prepare()
-                argv = functools.partial(self._layout.command, self._network)
-                log = self._spec.scratch / f"bwrap-{self._phases}.log"
-                await Phase.start(argv, log, functools.partial(setattr, self, "_phase"))
-            return self._phase  # type: ignore[return-value]
+                log = self._spec.scratch / f"{self._phases}-{self._phase_name}.log"
+                self._phase = await self._start_phase(log)
+            return self._phase
+
+    async def _start_phase(self, log: Path) -> Phase:
+        self._layout.prepare()
+        phase = await Phase.start(functools.partial(self._layout.command, self._network), log)
+        try:
+            assert phase.init is not None
+            self._limits.hold(phase.init)
+        except OSError as error:
+            await phase.end()
+            raise SandboxError(f"the sandbox's limits could not be applied: {error}") from error
+        return phase
 
     def _check_alive(self) -> None:
         if self._stopped:
@@ -146,7 +173,7 @@ class LocalSandbox:
         """
         process = await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=stdin is not None)
         out, err = Collected(), Collected()
-        jobs = [asyncio.create_task(out.fill(process.stdout)), asyncio.create_task(err.fill(process.stderr))]
+        jobs = [asyncio.create_task(out.fill(process.read)), asyncio.create_task(err.fill(process.read_stderr))]
         if stdin is not None:
             jobs.append(asyncio.create_task(_feed(process, stdin)))
         code: int | None = None
@@ -159,11 +186,8 @@ class LocalSandbox:
             await process.kill()
             raise
         finally:
-            # A background process may hold the pipes open; what it still says is not this command's output.
-            _, late = await asyncio.wait(jobs, timeout=_GRACE_SEC)
-            for job in late:
-                job.cancel()
-            process.close()
+            await _end_jobs(jobs)
+            process.pipes.close()
         return ExecResult(exit_code=code, stdout=out.text(), stderr=err.text(), timed_out=code is None)
 
     async def spawn(
@@ -189,21 +213,18 @@ class LocalSandbox:
         with_stdin: bool,
     ) -> LocalProcess:
         phase = await self._running()
-        who = self._account(user)
+        who = find_account(self._inside, self._image.user if user is None else user)
         full = {
             "PATH": _search_path(),
             "HOME": who.home,
             "USER": who.name,
             "LANG": "C.UTF-8",
             "TERM": "xterm-256color",
-            **self._env,
+            **self._image.env,
             **self._spec.env,
             **(env or {}),
         }
         return await phase.spawn(argv, env=full, cwd=cwd or self.workdir, ids=who.ids, with_stdin=with_stdin)
-
-    def _account(self, user: str | int | None) -> _Account:
-        return _Account("root" if is_root() else "user", "/root", "")
 
     async def upload(self, source: Path, target: str) -> None:
         """Copy a host file or directory to the absolute path `target`, making parents; links out of it are refused."""
@@ -232,23 +253,28 @@ class LocalSandbox:
         return f"http://127.0.0.1:{PROXY_PORT}"
 
     async def stop(self) -> None:
-        """Kill everything and remove everything; safe to call twice and after a failed start."""
+        """Kill everything and free everything; safe to call twice and after a failed start.
+
+        The files stay in the spec's scratch directory, which is the caller's to remove or to keep.
+        """
         self._stopped = True
         await self._end_phase()
         for process in self._processes:
-            process.close()
+            process.pipes.close()
         self._processes.clear()
         while self._copies:
-            with contextlib.suppress(Exception):
-                await asyncio.wait(self._copies)
-        await asyncio.to_thread(remove_tree, self._spec.scratch)
+            await asyncio.wait(self._copies)
+        self._limits.remove()
 
 
-class _Account:
-    """A user inside: `ids` is "uid gid", empty for the user that process 1 is."""
-
-    def __init__(self, name: str, home: str, ids: str) -> None:
-        self.name, self.home, self.ids = name, home, ids
+async def _end_jobs(jobs: Sequence[asyncio.Task[None]]) -> None:
+    """Let output end by itself for a moment: a background process may hold the pipes open for ever."""
+    try:
+        await asyncio.wait(jobs, timeout=_GRACE_SEC)
+    finally:
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
 
 
 async def _feed(process: LocalProcess, data: bytes) -> None:

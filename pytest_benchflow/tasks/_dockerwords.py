@@ -80,8 +80,8 @@ def heredoc_openings(text: str, escape: str) -> Iterator[Opening]:
 def expand_word(text: str, values: Mapping[str, str], escape: str, *, quotes: bool = True) -> str:
     """Replace variables and, with `quotes`, remove quotes and escapes. Raises: ValueError on a broken ${…}.
 
-    Understood are $NAME, ${NAME}, ${NAME:-word}, ${NAME:+word}, ${NAME:?text}, and these without the colon; what is
-    unset is empty.
+    Understood are $NAME, ${NAME}, and ${NAME…} with :-word, :+word, :?text (also without the colon), #prefix,
+    %suffix, /pattern/replacement (also doubled); what is unset is empty.
     """
     out: list[str] = []
     quote = ""
@@ -116,20 +116,44 @@ def _variable(text: str, position: int, values: Mapping[str, str], escape: str) 
     if match is None:
         raise ValueError(f"${{{inner}}} names no variable")
     value = values.get(match[0])
-    operator = re.match(r":?[-+?]", inner[match.end() :])
-    if operator is None:
-        if match.end() != len(inner):
-            raise ValueError(
-                f"${{{inner}}} is not supported; allowed: ${{NAME}}, ${{NAME:-word}}, ${{NAME:+word}}, ${{NAME:?text}}"
-            )
+    rest = inner[match.end() :]
+    operator = re.match(r":?[-+?]|##?|%%?|//?", rest)
+    if not rest:
         return value or "", end + 1
-    word = expand_word(inner[match.end() + operator.end() :], values, escape)
-    there = value is not None and not (operator[0].startswith(":") and not value)
-    if operator[0].endswith("+"):
-        return word if there else "", end + 1
-    if operator[0].endswith("?") and not there:
-        raise ValueError(f"{match[0]} must have a value: {word or 'it is not set'}")
-    return (value or "") if there else word, end + 1
+    if operator is None:
+        raise ValueError(
+            f"${{{inner}}} is not supported; allowed: ${{NAME}}, with one of :- :+ :? # ## % %% / // after it"
+        )
+    word = rest[operator.end() :]
+    if operator[0][0] in "#%/":
+        return _edited(value or "", operator[0], word, values, escape), end + 1
+    return _chosen(match[0], value, operator[0], expand_word(word, values, escape)), end + 1
+
+
+def _chosen(name: str, value: str | None, operator: str, word: str) -> str:
+    """Return the variable or the word, as the operator says."""
+    there = value is not None and not (operator.startswith(":") and not value)
+    if operator.endswith("+"):
+        return word if there else ""
+    if operator.endswith("?") and not there:
+        raise ValueError(f"{name} must have a value: {word or 'it is not set'}")
+    return (value or "") if there else word
+
+
+def _edited(value: str, operator: str, word: str, values: Mapping[str, str], escape: str) -> str:
+    """Return the variable without a prefix (#) or suffix (%), or with a pattern replaced (/); doubled: longest, all."""
+    slash = re.search(rf"(?<!{re.escape(escape)})/", word) if operator[0] == "/" else None
+    pattern = expand_word(word[: slash.start()] if slash else word, values, escape)
+    wild = "".join({"*": ".*", "?": "."}.get(char, re.escape(char)) for char in pattern)
+    if operator[0] == "/":
+        replacement = expand_word(word[slash.end() :], values, escape) if slash else ""
+        return re.sub(wild, lambda _: replacement, value, count=len(operator) % 2, flags=re.DOTALL) if wild else value
+    ends = range(len(value) + 1) if operator in ("#", "%%") else range(len(value), -1, -1)
+    for end in ends:
+        removed, kept = (value[:end], value[end:]) if operator[0] == "#" else (value[end:], value[:end])
+        if re.fullmatch(wild, removed, re.DOTALL):
+            return kept
+    return value
 
 
 def _closing_brace(text: str, position: int, escape: str) -> int:

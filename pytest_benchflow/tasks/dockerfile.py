@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import TaskError
@@ -271,9 +271,9 @@ class _Parser:
             found.append(Heredoc(opening.name, "".join(line + "\n" for line in lines), expand=not opening.quoted))
         return found
 
-    def _word(self, raw: _Raw, word: str, scope: Mapping[str, str] | None = None) -> str:
+    def _word(self, raw: _Raw, word: str, scope: Mapping[str, str] | None = None, *, quotes: bool = True) -> str:
         try:
-            return expand_word(word, self.scope if scope is None else scope, self.escape)
+            return expand_word(word, self.scope if scope is None else scope, self.escape, quotes=quotes)
         except ValueError as error:
             raise self._fail(raw.line, f"{raw.keyword}: {error}") from None
 
@@ -344,7 +344,9 @@ class _Parser:
         if not plain or len(plain) + len(bodies) < 2:
             raise self._fail(raw.line, f"{raw.keyword} {raw.text}; it needs at least one source and a target")
         named = {key: value for key, value in flags if key != "exclude"}
-        heredocs = tuple(Heredoc(doc.name, self._heredoc_text(doc), expand=doc.expand) for doc in raw.heredocs)
+        heredocs = tuple(
+            replace(doc, text=self._word(raw, doc.text, quotes=False)) if doc.expand else doc for doc in raw.heredocs
+        )
         replaced = [self._word(raw, word) for word in plain]
         return Copy(
             **raw.head,
@@ -357,9 +359,6 @@ class _Parser:
             exclude=tuple(value for key, value in flags if key == "exclude"),
             flags=named,
         )
-
-    def _heredoc_text(self, heredoc: Heredoc) -> str:
-        return expand_word(heredoc.text, self.scope, self.escape, quotes=False) if heredoc.expand else heredoc.text
 
     def _command(self, raw: _Raw) -> Command:
         rest = raw.text

@@ -57,6 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     selection = config.stash[SELECTION] = options.read_selection(config)
     if selection.in_use:
         options.check_names(selection, config)
+        options.check_models(selection.settings)
+        options.check_agent_env(selection.settings)
     report = config.stash[REPORT] = RolloutReport(config)
     config.pluginmanager.register(report, "benchflow-report")
     config.stash[RUNS] = _runs(config, report)

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_benchflow import registry
 from pytest_benchflow.collect.selection import Selection, absolute_paths, conftest_anchors
-from pytest_benchflow.errors import UsageError
+from pytest_benchflow.errors import BenchflowError, UsageError
 from pytest_benchflow.settings import INI_ONLY, OPTIONS, Option, Settings, read_settings
 
 if TYPE_CHECKING:
@@ -84,6 +84,34 @@ def read_selection(config: pytest.Config) -> Selection:
         listed=_listed(config),
         warns=worker is None or worker["warns"],
     )
+
+
+def check_models(settings: Settings) -> None:
+    """Refuse models of no known form, or without a key, where an agent would call them. Raises: pytest.UsageError."""
+    live = [model for model in settings.models if model != "replay"]
+    if not live:
+        return
+    # Imported here: only a session with a live model loads a client this early.
+    from pytest_benchflow.proxy.routes import check_model
+
+    try:
+        if any(registry.load("agents", name, "agent")(name).uses_model for name in settings.agents):
+            for model in live:
+                check_model(model)
+    except BenchflowError as error:
+        raise pytest.UsageError(f"--benchflow-model: {error}") from None
+
+
+def check_agent_env(settings: Settings) -> None:
+    """Refuse a bare KEY that the host does not set. Raises: pytest.UsageError."""
+    if all("=" in item for item in settings.agent_env):
+        return
+    from pytest_benchflow.rollout.plan import agent_environment
+
+    try:
+        agent_environment(settings)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def check_names(selection: Selection, config: pytest.Config) -> None:

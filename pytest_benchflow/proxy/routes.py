@@ -41,8 +41,16 @@ def route(model: str, *, task: Task, agent_name: str, replay_strict: bool) -> Ro
     Raises: UsageError for a name of no known form, UnsupportedError where nothing is recorded, ProviderError naming
     the variable that is not set.
     """
-    if model == "replay":
-        return _replay(task, agent_name, strict=replay_strict)
+    return _replay(task, agent_name, strict=replay_strict) if model == "replay" else _live(model)
+
+
+def check_model(model: str) -> None:
+    """Refuse a model's name of no known form, or whose key is not set. Raises: UsageError, ProviderError."""
+    if model != "replay":
+        _live(model)
+
+
+def _live(model: str) -> Route:
     at_url = _AT_URL.match(model)
     if at_url:
         key = host_variable("BENCHFLOW_MODEL_API_KEY")

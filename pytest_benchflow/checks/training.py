@@ -50,7 +50,9 @@ def check_training_ready_is_true_to_the_records(rollout: Rollout) -> None:
 def check_finished_rollouts_train(rollout: Rollout) -> None:
     """Law 5: a rollout that ended well and was scored gives a row that may train."""
     result = rollout.result
-    if result.get("error") or result.get("verifier_error") or rollout.reward is None:
+    if any(result.get(key) for key in ("error", "error_category", "verifier_error", "verifier_error_category")):
+        return
+    if rollout.reward is None:
         return
     row = rebuilt(rollout)
     said = row.row["error"]["message"] if row.row["error"] else ""
@@ -60,8 +62,8 @@ def check_finished_rollouts_train(rollout: Rollout) -> None:
 @check(category="training", needs=("row",))
 def check_no_step_truncated(rollout: Rollout) -> None:
     """No step is marked truncated: a truncated exchange never becomes one."""
-    steps = the_row(rollout).get("trajectory")
-    cut = [n for n, step in enumerate(steps if isinstance(steps, list) else ()) if _flag(step, "is_truncated")]
+    steps = _list(the_row(rollout).get("trajectory"))
+    cut = [number for number, step in enumerate(steps) if _flag(step, "is_truncated")]
     info = the_row(rollout).get("info")
     if cut and isinstance(info, dict) and info.get("training_ready") is False and not is_ours(rollout):
         return
@@ -70,11 +72,28 @@ def check_no_step_truncated(rollout: Rollout) -> None:
 
 @check(category="training", needs=("llm", "row", "result", "ours"))
 def check_row_rebuilds(rollout: Rollout) -> None:
-    """Law 4: the row rebuilt from the raw trajectory equals the row on disk."""
-    fresh = orjson.loads(rebuilt(rollout).line())
-    stored = the_row(rollout)
-    different = sorted(key for key in fresh.keys() | stored.keys() if fresh.get(key) != stored.get(key))
+    """Law 4: what the raw trajectory says, rebuilt, is what the row on disk says."""
+    fresh, stored = orjson.loads(rebuilt(rollout).line()), the_row(rollout)
+    different = [key for key in ("prompt", "completion", "tool_defs") if fresh[key] != stored.get(key)]
+    # Which steps there are is law 2; what is in each is this one.
+    steps = {_exchange_index(step): step for step in fresh["trajectory"]}
+    for number, step in enumerate(_list(stored.get("trajectory"))):
+        twin = steps.get(_exchange_index(step))
+        if twin is not None:
+            keys = ("prompt", "completion", "response", "extras")
+            different += [f"trajectory[{number}].{key}" for key in keys if twin[key] != step.get(key)]
     assert not different, f"results.jsonl: {', '.join(different)} differ from the row rebuilt from the raw trajectory"
+
+
+@check(category="training", needs=("row", "result"))
+def check_row_reward_agrees(rollout: Rollout) -> None:
+    """The row's reward is the one in result.json."""
+    row = the_row(rollout)
+    for key in ("reward", "score"):
+        value = row.get(key, rollout.reward)
+        assert value == rollout.reward, (
+            f"results.jsonl: {key} is {value!r}; result.json has the reward {rollout.reward!r}"
+        )
 
 
 @check(category="training", needs=("row",))
@@ -109,8 +128,7 @@ def check_no_leaked_keys(rollout: Rollout) -> None:
 def _conversations(row: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the row's own conversation and that of each step; a step's prompt repeats what came before it."""
     found = [("results.jsonl", _messages(row))]
-    steps = row.get("trajectory")
-    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+    for number, step in enumerate(_list(row.get("trajectory"))):
         if isinstance(step, dict):
             found.append((f"results.jsonl: trajectory[{number}]", _messages(step)))
     return found
@@ -148,6 +166,15 @@ def _strict_arguments(where: str, call: Any) -> None:
     except orjson.JSONDecodeError as error:
         raise AssertionError(f"{where}: arguments of the call {name!r} are not JSON ({error})") from None
     assert isinstance(value, dict), f"{where}: arguments of the call {name!r} are no JSON object"
+
+
+def _exchange_index(step: Any) -> Any:
+    extras = step.get("extras") if isinstance(step, dict) else None
+    return extras.get("exchange_index") if isinstance(extras, dict) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _flag(step: Any, key: str) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MARK = "[REDACTED]"
+
+# Bodies of these sizes are remembered to be compared with the next, in steps of so many bytes.
+_REMEMBER_FROM = 4096
+_REMEMBER_TO = 16 * 1024 * 1024
+_STEP = 1024
+_BACKSLASH = 0x5C
 
 # A shorter value is too likely to be a word: taking it out everywhere would destroy the record.
 SHORTEST = 6
@@ -59,6 +67,27 @@ _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"')
 _PLAIN = re.compile(r"[A-Za-z0-9_.=+:~@%/-]*\Z")
 
 
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """A JSON string to be replaced, with how many secrets it held."""
+
+    start: int
+    end: int
+    text: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What a text has in common with an earlier one: all but start:end, with the edits that are known there."""
+
+    start: int
+    end: int
+    size: int
+    before: list[_Edit]
+    after: list[_Edit]
+
+
 class Redactor:
     """Replaces secrets by `[REDACTED]`; `count` says how many times. A string seen before is not scanned again."""
 
@@ -68,6 +97,7 @@ class Redactor:
         self._known: re.Pattern[str] | None = None
         self._raw_forms: tuple[bytes, ...] = ()
         self._hiding = _HIDING
+        self._texts: deque[tuple[bytes, list[_Edit]]] = deque(maxlen=4)
         self._seen: dict[str, tuple[str, int]] = {}
         self._seen_size = 0
         self.add(*secrets)
@@ -85,19 +115,13 @@ class Redactor:
         self._hiding = _HIDING if all(_PLAIN.match(secret) for secret in self._secrets) else _ANY_ESCAPE
         self._seen.clear()
         self._seen_size = 0
+        self._texts.clear()
 
     def text(self, value: str) -> str:
         """Return a text without secrets."""
-        known = self._seen.get(value)
-        if known is None:
-            known = self._scrub(value)
-            self._seen_size += len(value)
-            if self._seen_size > _REMEMBERED:
-                self._seen.clear()
-                self._seen_size = len(value)
-            self._seen[value] = known
-        self.count += known[1]
-        return known[0]
+        text, found = self._known_text(value)
+        self.count += found
+        return text
 
     def value(self, value: Any) -> Any:
         """Return a JSON value without secrets in its strings and keys; lists and dicts are made anew."""
@@ -110,23 +134,42 @@ class Redactor:
         return value
 
     def json(self, raw: bytes) -> bytes:
-        """Return valid JSON text without secrets; apart from them every byte stays."""
+        """Return valid JSON text without secrets; apart from them every byte stays.
+
+        What a text shares with one seen just before, as a growing conversation does, is not scanned again.
+        """
+        known = max(
+            (_shared(raw, text, edits) for text, edits in self._texts), key=lambda each: each.size, default=None
+        )
+        start, end = (known.start, known.end) if known else (0, len(raw))
+        edits = [*(known.before if known else ()), *self._edits(raw, start, end), *(known.after if known else ())]
+        if _REMEMBER_FROM <= len(raw) <= _REMEMBER_TO:
+            self._texts.append((raw, edits))
+        if not edits:
+            return raw
         parts: list[bytes] = []
         done = 0
-        for place in sorted(self._suspects(raw)):
-            if place < done:
+        for edit in edits:
+            parts += raw[done : edit.start], edit.text
+            done = edit.end
+            self.count += edit.count
+        return b"".join((*parts, raw[done:]))
+
+    def _edits(self, raw: bytes, start: int, end: int) -> Iterator[_Edit]:
+        """Yield what to replace in a part of JSON text that begins and ends between strings."""
+        done = start
+        for place in sorted(self._suspects(raw[start:end])):
+            if start + place < done:
                 continue
-            start = _string_start(raw, place)
-            closing = _STRING_END.match(raw, start)
+            begin = _string_start(raw, start + place)
+            closing = _STRING_END.match(raw, begin)
             if closing is None:
                 continue
-            literal = raw[start - 1 : closing.end()]
-            before = json.loads(literal)
-            after = self.text(before)
-            if after != before:
-                parts += raw[done : start - 1], json.dumps(after).encode()
-                done = closing.end()
-        return b"".join((*parts, raw[done:])) if parts else raw
+            done = closing.end()
+            before = json.loads(raw[begin - 1 : done])
+            after, found = self._known_text(before)
+            if found:
+                yield _Edit(begin - 1, done, json.dumps(after).encode(), found)
 
     def _suspects(self, raw: bytes) -> set[int]:
         """Return places in JSON text whose string may hold a secret."""
@@ -143,6 +186,17 @@ class Redactor:
             places.update(match.start() for match in self._hiding.finditer(raw))
         return places
 
+    def _known_text(self, value: str) -> tuple[str, int]:
+        known = self._seen.get(value)
+        if known is None:
+            known = self._scrub(value)
+            self._seen_size += len(value)
+            if self._seen_size > _REMEMBERED:
+                self._seen.clear()
+                self._seen_size = len(value)
+            self._seen[value] = known
+        return known
+
     def _scrub(self, value: str) -> tuple[str, int]:
         found = 0
         if self._known is not None:
@@ -152,6 +206,46 @@ class Redactor:
                 value, more = _redact_shape(shape, value)
                 found += more
         return value, found
+
+
+def _shared(raw: bytes, known: bytes, edits: list[_Edit]) -> _Shared:
+    """Compare a JSON text with an earlier one from both ends; strings that are not wholly shared count as new."""
+    start = _common_start(raw, known)
+    most = min(len(raw), len(known)) - start
+    same = 0
+    step = _STEP
+    while (
+        same + step <= most
+        and raw[len(raw) - same - step : len(raw) - same] == (known[len(known) - same - step : len(known) - same])
+    ):
+        same += step
+    shift = len(raw) - len(known)
+    start = max(_string_start(raw, start) - 1, 0)
+    start = min([start, *(edit.start for edit in edits if edit.start < start < edit.end)])
+    end = len(raw) - same
+    while 0 < end < len(raw) and raw[end - 1] == _BACKSLASH:
+        end += 1
+    closing = _STRING_END.match(raw, end)
+    end = max(closing.end() if closing else len(raw), start)
+    end = max([end, *(edit.end + shift for edit in edits if edit.start + shift < end < edit.end + shift)])
+    before = [edit for edit in edits if edit.end <= start]
+    after = [
+        _Edit(edit.start + shift, edit.end + shift, edit.text, edit.count)
+        for edit in edits
+        if edit.start + shift >= end
+    ]
+    return _Shared(start, end, start + len(raw) - end, before, after)
+
+
+def _common_start(first: bytes, second: bytes) -> int:
+    most = min(len(first), len(second))
+    same = 0
+    step = 64 * _STEP
+    while step:
+        while same + step <= most and first[same : same + step] == second[same : same + step]:
+            same += step
+        step //= 4
+    return same
 
 
 def _redact_shape(shape: re.Pattern[str], value: str) -> tuple[str, int]:
@@ -173,7 +267,7 @@ def _string_start(raw: bytes, place: int) -> int:
     quote_at = raw.rfind(b'"', 0, place)
     while quote_at > 0:
         before = quote_at
-        while before and raw[before - 1] == 0x5C:
+        while before and raw[before - 1] == _BACKSLASH:
             before -= 1
         if (quote_at - before) % 2 == 0:
             break

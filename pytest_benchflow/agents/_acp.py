@@ -55,6 +55,7 @@ class _Session:
         self._log = EventLog(context.events)
         self._wire = Wire(process, context.log_dir, context.redact, self._log.see)
         self._connection: Any = None
+        self._exit: asyncio.Task[None] | None = None
         self._id = ""
 
     async def run(self, start_sec: float) -> AgentOutcome:
@@ -62,6 +63,7 @@ class _Session:
         # Importing the protocol's schema takes most of a second: other rollouts share this loop.
         connection = await asyncio.to_thread(importlib.import_module, "acp.connection")
         self._connection = connection.Connection(self._answer, self._wire)
+        self._exit = asyncio.create_task(self._watch_exit())
         try:
             await self._start(start_sec)
             self._log.write({"type": "user_message", "text": self._context.instruction})
@@ -72,6 +74,8 @@ class _Session:
     async def end(self) -> None:
         """Kill the agent and everything it started, and keep what it had still to say."""
         await self._process.kill()
+        if self._exit is not None:
+            self._exit.cancel()
         if self._connection is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wire.ended.wait(), _EXIT_SEC)
@@ -195,6 +199,14 @@ class _Session:
             raise _GaveUpError(f"the agent answered {method} with error {error.code}: {error}{_data(error)}") from None
         except OSError:
             raise _GaveUpError(f"the agent {await self._ending()} during {method}{self._tail()}") from None
+
+    async def _watch_exit(self) -> None:
+        """End the session of an agent that is gone although something it left behind holds its output open."""
+        await self._process.wait()
+        try:
+            await asyncio.wait_for(self._wire.ended.wait(), _EXIT_SEC)
+        except TimeoutError:
+            await self._process.kill()
 
     async def _ending(self) -> str:
         try:

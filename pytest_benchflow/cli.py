@@ -1,0 +1,208 @@
+"""The command `pytest-benchflow`: thin fronts over the code that pytest runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_benchflow import __version__, registry
+from pytest_benchflow.errors import BenchflowError, TaskError, UsageError
+from pytest_benchflow.report.text import one_line, printable
+from pytest_benchflow.settings import host_variable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pytest_benchflow.contracts import Backend
+    from pytest_benchflow.tasks.task import Task
+
+EPILOG = """\
+exit codes: 0 fine; 1 something is not in order (an invalid task, an unreadable record, no sandbox); 2 wrong use.
+Rollouts themselves are run by pytest: `pytest tasks`, with `pytest --help` for its --benchflow options.
+"""
+
+# Optional dependencies by the name of their extra: the module that shows whether it is there.
+EXTRAS = {
+    "litellm": "litellm",
+    "daytona": "daytona",
+    "ssh": "paramiko",
+    "docker": "docker",
+    "export": "pyarrow",
+    "hub": "huggingface_hub",
+}
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "BENCHFLOW_MODEL_API_KEY")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; errors written for people go to stderr without a traceback."""
+    options = parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        code = run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough; the interpreter must not complain when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except BenchflowError as error:
+        print(f"pytest-benchflow: error: {printable(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    top = _described(argparse.ArgumentParser(prog="pytest-benchflow", epilog=EPILOG), "Tools around benchmark tasks.")
+    top.add_argument("--version", action="version", version=f"pytest-benchflow {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    tasks = _described(commands.add_parser("tasks", help="list or check task directories"), "Look at task directories.")
+    actions = tasks.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, run, text in (
+        ("list", _tasks_list, "List the tasks at or below a path, with what they need and where they can run."),
+        ("check", _tasks_check, "Load each task at or below a path as pytest does; print errors and warnings."),
+    ):
+        action = _described(actions.add_parser(name, help=text), text)
+        action.add_argument("path", nargs="?", type=Path, default=Path("tasks"), help="a directory (default: tasks)")
+        action.set_defaults(run=run)
+
+    text = "Write a new task that runs as it is: the agent oracle solves it, and nop does not."
+    new = _described(commands.add_parser("new-task", help="write a new task to start from"), text)
+    new.add_argument("directory", type=Path, help="directory to make; its name is the task's")
+    new.set_defaults(run=_new_task)
+
+    text = "Print a rollout from what it left on disk: verdict, evidence, steps, findings and files."
+    show = _described(commands.add_parser("show", help="print a rollout"), text)
+    show.add_argument("rollout", type=Path, help="its directory, such as jobs/<job>/<rollout>")
+    show.set_defaults(run=_show)
+
+    text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
+    doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)
+    doctor.set_defaults(run=_doctor)
+    return top
+
+
+def _described(made: argparse.ArgumentParser, text: str) -> argparse.ArgumentParser:
+    made.description = text
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    return made
+
+
+def _tasks_list(options: argparse.Namespace) -> int:
+    code = 0
+    for path, task, error in _loaded(options.path):
+        if task is None:
+            print(f"{printable(path)}: {printable(error)}")
+            code = 1
+            continue
+        steps = f"{len(task.steps)} step{'s' if len(task.steps) > 1 else ''}"
+        recorded = ", ".join(sorted(file.stem for file in (path / "recorded").glob("*.jsonl"))) or "nothing"
+        skills = ", ".join(task.skills) or "none"
+        print(f"{printable(path)}: {one_line(task.name)} · {task.file.name} · {steps} · skills: {one_line(skills)}")
+        print(f"  recorded: {one_line(recorded)} · runs in: {one_line(_runs_in(task))}")
+    return code
+
+
+def _tasks_check(options: argparse.Namespace) -> int:
+    checked = wrong = 0
+    for path, task, error in _loaded(options.path):
+        checked += 1
+        if task is None:
+            wrong += 1
+            print(f"{printable(path)}: error: {printable(error)}")
+            continue
+        for warning in task.warnings:
+            print(f"{printable(path)}: warning: {printable(warning)}")
+    print(f"{checked} task{'s' if checked != 1 else ''}, {wrong} with errors")
+    return 1 if wrong else 0
+
+
+def _loaded(path: Path) -> Iterator[tuple[Path, Task | None, str]]:
+    from pytest_benchflow.tasks.load import find_tasks, load_task
+
+    if not path.is_dir():
+        raise UsageError(f"{path} is no directory; name a task, or a directory that holds tasks")
+    found = find_tasks(path)
+    if not found:
+        raise UsageError(f"{path} holds no task; a task is a directory with task.toml or task.md")
+    for directory in found:
+        try:
+            yield directory, load_task(directory), ""
+        except TaskError as error:
+            yield directory, None, str(error)
+
+
+def _runs_in(task: Task) -> str:
+    """Say for each sandbox backend whether it takes a task, with the reason where it does not."""
+    parts = []
+    for name in registry.names("sandboxes"):
+        backend: Backend = registry.load("sandboxes", name, "backend")
+        reason = backend.unsupported(task)
+        parts.append(f"not {name} ({reason})" if reason else name)
+    return ", ".join(parts)
+
+
+def _new_task(options: argparse.Namespace) -> int:
+    from pytest_benchflow.tasks.scaffold import new_task
+
+    for path in new_task(options.directory):
+        print(printable(path))
+    print(f"try it: pytest {printable(options.directory)} --benchflow-agent=oracle --benchflow-agent=nop")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from pytest_benchflow.report.show import show_rollout, unreadable
+
+    for line in show_rollout(options.rollout):
+        print(line)
+    faults = unreadable(options.rollout)
+    for fault in faults:
+        print(f"pytest-benchflow: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _doctor(_options: argparse.Namespace) -> int:
+    print(f"pytest-benchflow {__version__} · Python {platform.python_version()} · {platform.platform()}")
+    available = 0
+    print("\nsandboxes")
+    for name in registry.names("sandboxes"):
+        backend: Backend = registry.load("sandboxes", name, "backend")
+        reason = backend.available()
+        available += reason is None
+        print(f"  {name}: {'available' if reason is None else f'not available: {printable(reason)}'}")
+    print("\nagents")
+    for name in registry.names("agents"):
+        print(f"  {name}: {one_line(_agent_state(name))}")
+    print("\nextras")
+    for extra, module in EXTRAS.items():
+        there = importlib.util.find_spec(module) is not None
+        print(f"  {extra}: installed" if there else f"  {extra}: missing; pip install 'pytest-benchflow[{extra}]'")
+    print("\nkeys")
+    for key in KEYS:
+        print(f"  {key}: {'set' if host_variable(key) else 'not set'}")
+    return 0 if available else 1
+
+
+def _agent_state(name: str) -> str:
+    """Say whether an agent is installed; the cache holds one directory per version and sandbox image."""
+    from pytest_benchflow.agents._install import cache_dir
+    from pytest_benchflow.catalog.load import shipped
+
+    manifest = shipped(name)
+    if manifest is None:
+        return "ready (part of this package)"
+    version = manifest.host.version or "latest"
+    found = [path for path in (cache_dir() / "agents").glob(f"{name}@{version}-*") if path.is_dir()]
+    return f"{version}, {'installed' if found else 'not installed yet: its first rollout installs it'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -109,7 +110,7 @@ def number(at_least: float | None = None, above: float | None = None, unit: str 
     allowed = f"a number{unit and ' of ' + unit}{bound}"
 
     def read(reader: Reader, key: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise reader.wrong(key, value, allowed)
         if (at_least is not None and value < at_least) or (above is not None and value <= above):
             raise reader.wrong(key, value, allowed)
@@ -174,7 +175,7 @@ def variables(reader: Reader, key: str, value: Any) -> dict[str, str]:
 def size(reader: Reader, key: str, value: Any) -> int:
     """Read a size such as "2G" or "512M" as MiB."""
     match = (
-        re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B?", value.strip(), re.IGNORECASE)
+        re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT])i?B?", value.strip(), re.IGNORECASE)
         if isinstance(value, str)
         else None
     )

@@ -53,7 +53,7 @@ def _parse_yaml(reader: Reader, front: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         data = yaml.load(front, Loader=loader)  # noqa: S506 - a safe loader, in C where there is one
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also a date such as 2024-13-40
         mark = getattr(error, "problem_mark", None)
         # The front matter begins on the file's second line.
         where = f" at line {mark.line + 2}" if mark else ""

@@ -34,7 +34,7 @@ def load_harbor(path: Path) -> Task:
     reader = Reader(path / "task.toml")
     try:
         data = tomllib.loads(read_text(reader.file, reader.label))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits, or tables nested too deeply
         raise TaskError(
             f"{reader.label}: this is not valid TOML: {error}; see https://toml.io for what is allowed"
         ) from None

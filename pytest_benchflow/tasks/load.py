@@ -104,11 +104,17 @@ def task_digest(task: Task) -> str:
     """Return the SHA-256 over names and content of the task's files, its recordings left out, as 64 hex digits."""
     total = hashlib.sha256()
     for name, path in sorted(_files(task.path, "")):
-        content = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
         encoded = name.encode("utf-8", "surrogateescape")
-        # Lengths first, so that no two trees run together into the same bytes.
-        total.update(b"%d:%d:" % (len(encoded), len(content)) + encoded + hashlib.sha256(content).digest())
+        # Its length before a name and one size for every content: no two trees run together into the same bytes.
+        total.update(b"%d:" % len(encoded) + encoded + _content_digest(path))
     return total.hexdigest()
+
+
+def _content_digest(path: Path) -> bytes:
+    if path.is_symlink():
+        return hashlib.sha256(b"link to " + os.fsencode(path.readlink())).digest()
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
 
 
 def _files(directory: Path, prefix: str) -> Iterator[tuple[str, Path]]:

@@ -14,7 +14,7 @@ def order(text, *goals):
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "x.deps").write_bytes(text.encode())
         command = [sys.executable, "/app/order.py", "x.deps", *goals]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=directory)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, cwd=directory)
         return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
 

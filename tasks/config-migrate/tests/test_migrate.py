@@ -43,7 +43,7 @@ def migrate(text, **others):
         for name, content in {"x": text, **others}.items():
             Path(directory, f"{name}.ini").write_text(content)
         command = [sys.executable, "/app/migrate.py", str(Path(directory, "x.ini"))]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
         return done.returncode, done.stdout, done.stderr
 
 

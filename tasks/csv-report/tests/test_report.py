@@ -27,7 +27,7 @@ def report(files):
         for name, data in files.items():
             (orders / name).write_bytes(data if isinstance(data, bytes) else data.encode())
         command = [sys.executable, "/app/report.py", str(orders), str(output)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=directory)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, cwd=directory)
         if done.returncode:
             raise AssertionError(f"report.py ended with {done.returncode}: {done.stderr[-500:]}")
         return output.read_bytes().decode()

@@ -42,7 +42,7 @@ def triage(files):
             (logs / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         env = {"PATH": f"{tools}:{os.environ['PATH']}"}
         command = ["sh", "/app/triage.sh", str(logs)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=directory, env=env)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, cwd=directory, env=env)
         if done.returncode:
             raise AssertionError(f"triage.sh ended with {done.returncode}: {done.stderr[-500:]}")
         return done.stdout.splitlines()

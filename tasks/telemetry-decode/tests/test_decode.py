@@ -61,7 +61,7 @@ def decode(data):
         source, target = Path(directory, "in.tlg"), Path(directory, "out.csv")
         source.write_bytes(data)
         command = [sys.executable, "/app/decode.py", str(source), str(target)]
-        done = subprocess.run(command, capture_output=True, timeout=20, cwd=directory)
+        done = subprocess.run(command, capture_output=True, timeout=10, cwd=directory)
         return done.returncode, target.read_bytes().decode().split("\n") if target.exists() else None
 
 

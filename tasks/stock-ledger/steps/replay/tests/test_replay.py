@@ -14,7 +14,7 @@ def ledger(text, *options):
         path = Path(directory, "events.jsonl")
         path.write_text(text)
         command = [sys.executable, "/app/ledger.py", str(path), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=directory)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, cwd=directory)
         return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
 

@@ -288,7 +288,10 @@ class _Parser:
             raise self._fail(raw.line, f"{raw.keyword} stands alone; it needs an argument")
         if not self.in_stage and raw.keyword not in ("FROM", "ARG"):
             raise self._fail(raw.line, f"{raw.keyword} comes before FROM; only ARG may")
-        return _READERS[raw.keyword](self, raw)
+        try:
+            return _READERS[raw.keyword](self, raw)
+        except RecursionError:
+            raise self._fail(raw.line, f"{raw.keyword} is nested too deeply; use fewer levels of [ or ${{") from None
 
     def _remember(self, instruction: Instruction) -> None:
         """Keep what later instructions see: variables win over arguments, a stage inherits those it is built on."""

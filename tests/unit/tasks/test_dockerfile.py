@@ -328,6 +328,8 @@ def test_commands_hold_their_texts(line: str, bodies: list[str]) -> None:
             "FROM debian\nHEALTHCHECK true\n", r"allowed: HEALTHCHECK \[--flags\] CMD command, or NONE", id="probe"
         ),
         pytest.param("FROM debian\nONBUILD FROM x\n", r"allowed: any instruction but ONBUILD, FROM", id="onbuild"),
+        pytest.param(f"FROM debian\nRUN {'[' * 9000}\n", r"Dockerfile:2: RUN is nested too deeply", id="deep-list"),
+        pytest.param(f"FROM debian\nUSER {'${a:-' * 900}{'}' * 900}\n", r"USER is nested too deeply", id="deep-word"),
         pytest.param("# escape=x\nFROM debian\n", r"Dockerfile:1: escape is 'x'; it takes \\ or `", id="escape"),
     ],
 )

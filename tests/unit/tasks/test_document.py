@@ -109,6 +109,8 @@ def test_what_is_not_played_or_known_warns(write: Write) -> None:
         pytest.param(
             "---\nagent: [\n---\nBrew.\n", r"not valid YAML at line \d: .*; allowed: keys and values", id="yaml"
         ),
+        pytest.param("---\nmetadata: {made: 2024-13-40}\n---\nBrew.\n", "not valid YAML: month must", id="date"),
+        pytest.param(f"---\nmetadata: {'[' * 5000}\n---\nBrew.\n", "not valid YAML", id="nested-too-deeply"),
         pytest.param("---\n- a\n---\nBrew.\n", r"the front matter is a list; allowed: keys and values", id="list"),
         pytest.param("---\nagent: {}\nBrew.\n", r"no front matter; allowed: YAML between two lines ---", id="open"),
         pytest.param("---\n---\n \n", r"the prompt is empty; write below the front matter", id="no-prompt"),

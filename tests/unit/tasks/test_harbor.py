@@ -226,6 +226,8 @@ def test_deprecated_keys_still_count(write: Write, lines: str, expected: Environ
         ),
         pytest.param("[agent]\ntimeout_sec = 0", "agent.timeout_sec is 0", "a number of seconds above 0", id="zero"),
         pytest.param("[agent]\ntimeout_sec = inf", "agent.timeout_sec is inf", "a number of seconds", id="infinite"),
+        pytest.param(f"[agent]\ntimeout_sec = {'9' * 400}", "agent.timeout_sec is 9", "a number", id="beyond-floats"),
+        pytest.param(f"[environment]\nmemory = '{'9' * 400}G'", "environment.memory is", "a size", id="beyond-sizes"),
         pytest.param("[agent]\ntimeout_sec = true", "agent.timeout_sec is True", "a number of seconds", id="bool"),
         pytest.param("[agent]\nuser = []", "agent.user is []", "a user's name or number", id="user"),
         pytest.param("[agent]\nuser = -1", "agent.user is -1", "a user's name or number", id="negative-user"),
@@ -319,6 +321,8 @@ def test_a_wrong_value_names_file_key_and_what_is_allowed(write: Write, text: st
     ("files", "message"),
     [
         pytest.param({"task.toml": "a = \n"}, r"not valid TOML: .*line 1", id="toml"),
+        pytest.param({"task.toml": f"a = {'[' * 9000}"}, "not valid TOML", id="nested-too-deeply"),
+        pytest.param({"task.toml": f"a = {'9' * 9000}"}, "not valid TOML", id="too-many-digits"),
         pytest.param({"instruction.md": None}, r"there is no instruction\.md", id="no-instruction"),
         pytest.param({"instruction.md": " \n"}, r"the instruction is empty", id="empty-instruction"),
         pytest.param({"tests/test.sh": None}, r"no verifier; a task needs tests/test\.sh", id="no-verifier"),

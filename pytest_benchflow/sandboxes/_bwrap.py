@@ -27,7 +27,6 @@ _HIDDEN_FILES = (
     "iomem", "kallsyms", "kcore", "keys", "key-users", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "sched_debug",
     "slabinfo", "sysrq-trigger", "timer_list", "vmallocinfo",
 )  # fmt: skip
-_HIDDEN_DIRECTORIES = ("acpi", "asound", "scsi", "bus", "irq", "fs", "driver", "tty")
 _SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SETTINGS = ("pip.conf", ".condarc", "condarc", ".netrc")
 SPAWNER = "/opt/benchflow/spawner.py"
@@ -170,9 +169,6 @@ def _proc() -> tuple[str, ...]:
     for name in _HIDDEN_FILES:
         if Path("/proc", name).exists():
             argv += ["--ro-bind", "/dev/null", f"/proc/{name}"]
-    for name in _HIDDEN_DIRECTORIES:
-        if Path("/proc", name).is_dir():
-            argv += ["--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
     return (*argv, "--remount-ro", "/proc")
 
 

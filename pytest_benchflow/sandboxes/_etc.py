@@ -22,8 +22,8 @@ _FILES = (
 )  # fmt: skip
 # Shown read-only.
 _DIRECTORIES = (
-    "alternatives", "ca-certificates", "fonts", "java-*-openjdk", "ld.so.conf.d", "pam.d", "perl", "pki/tls/certs",
-    "pki/ca-trust", "python*", "security", "skel", "ssl/certs", "terminfo", "xml",
+    "alternatives", "fonts", "java-*-openjdk", "ld.so.conf.d", "pam.d", "perl", "pki/tls/certs", "pki/ca-trust",
+    "python*", "security", "ssl/certs", "terminfo",
 )  # fmt: skip
 _HIGHEST_SYSTEM_ID = 999
 _NOBODY = 65534

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ _T = TypeVar("_T")
 _START_SEC = 20.0
 _DEATH_SEC = 20.0
 _MAX_MESSAGE = 4096
+_MESSAGES_A_TURN = 64
 
 
 class Phase:
@@ -39,7 +41,7 @@ class Phase:
         self._log = log
         self.init: int | None = None  # the host's number of the sandbox's process 1
         self._init_fd: int | None = None
-        self._ending = asyncio.Lock()
+        self._ending: asyncio.Task[None] | None = None
         self._runs = 0
         self._exits: dict[str, asyncio.Future[int]] = {}
         self._kills: dict[str, asyncio.Future[int]] = {}
@@ -92,9 +94,10 @@ class Phase:
             self._init_fd = os.pidfd_open(self.init)
 
     def _receive(self) -> None:
-        while True:
+        # Not until there are none: a sandbox that floods us must not hold up the loop.
+        for _turn in range(_MESSAGES_A_TURN):
             try:
-                message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE, 4)
+                message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE, 4, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
@@ -120,7 +123,7 @@ class Phase:
             run, _, number = rest.partition(" ")
             waiting = (self._exits if word == "exit" else self._kills).pop(run, None)
             if waiting is not None:
-                _settle(waiting, int(number) if number.lstrip("-").isdigit() else -signal.SIGKILL)
+                _settle(waiting, int(number) if re.fullmatch(r"-?[0-9]{1,9}", number) else -signal.SIGKILL)
         close_all(*descriptors)
 
     def _lost(self) -> None:
@@ -189,6 +192,7 @@ class Phase:
     async def kill_run(self, run: str, ended: asyncio.Future[int]) -> None:
         """Kill a command with everything it started; when that cannot be had, kill the whole phase."""
         if self._gone:
+            await self.end()
             return
         killed = self._kills.setdefault(run, self._loop.create_future())
         try:
@@ -209,31 +213,36 @@ class Phase:
         return await listening
 
     async def end(self) -> None:
-        """Kill everything and return when it is dead. Raises: SandboxError when the kernel does not let it die."""
-        async with self._ending:
-            if self._control.fileno() < 0:
-                return
-            if self._init_fd is None:
-                # Killed before it told its child's number, bubblewrap could leave that child behind.
-                with contextlib.suppress(TimeoutError):
-                    await self._readable(self._info, 2)
-                self._find_init()
-            if self._init_fd is None:
-                self._process.kill()
-            else:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
-                # Process 1 of a namespace has ended only when all others in it have.
-                await self._wait_for(self._init_fd)
-                os.close(self._init_fd)
-            own = os.pidfd_open(self._process.pid)
-            await self._wait_for(own)
-            os.close(own)
-            self._process.wait()
-            if not self._gone:
-                self._lost()
-            self._control.close()
-            os.close(self._info)
+        """Kill everything and return when it is dead, also when this call is cancelled meanwhile; safe to call again.
+
+        Raises: SandboxError when the kernel does not let it die.
+        """
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        if self._init_fd is None:
+            # Killed before it told its child's number, bubblewrap could leave that child behind.
+            with contextlib.suppress(TimeoutError):
+                await self._readable(self._info, 2)
+            self._find_init()
+        if self._init_fd is None:
+            self._process.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
+            # Process 1 of a namespace has ended only when all others in it have.
+            await self._wait_for(self._init_fd)
+            os.close(self._init_fd)
+        own = os.pidfd_open(self._process.pid)
+        await self._wait_for(own)
+        os.close(own)
+        self._process.wait()
+        if not self._gone:
+            self._lost()
+        self._control.close()
+        os.close(self._info)
 
     async def _wait_for(self, pidfd: int) -> None:
         try:

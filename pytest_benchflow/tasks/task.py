@@ -124,6 +124,12 @@ class Step:
     healthcheck: Healthcheck | None = None
     artifacts: tuple[Artifact, ...] = ()
 
+    @property
+    def test_script(self) -> Path | None:
+        """Return the test.sh that scores this step: its own before the one all steps share."""
+        places = (directory / "test.sh" for directory in (self.tests, self.shared_tests) if directory)
+        return next((path for path in places if path.is_file()), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

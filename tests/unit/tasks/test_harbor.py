@@ -400,9 +400,18 @@ def test_a_steps_tests_lie_over_those_all_steps_share(write: Write) -> None:
     boil, pour = task.steps
     assert (boil.tests, boil.shared_tests) == (task.path / "tests", None)
     assert (pour.tests, pour.shared_tests) == (task.path / "steps/pour/tests", task.path / "tests")
+    assert (boil.test_script, pour.test_script) == (task.path / "tests/test.sh", task.path / "steps/pour/tests/test.sh")
     assert pour.solution == task.path / "steps/pour/solution"
     assert (pour.workdir, pour.setup) == (task.path / "steps/pour/workdir", task.path / "steps/pour/workdir/setup.sh")
     assert (boil.solution, boil.setup, boil.workdir) == (None, None, None)
+
+
+def test_a_step_with_data_only_is_scored_by_the_shared_script(write: Write) -> None:
+    files: dict[str, str | None] = {"steps/pour/tests/test.sh": None, "steps/pour/tests/expected.txt": "hot"}
+    task = load_task(write({**STEP_FILES, **files}))
+    pour = task.steps[1]
+    assert (pour.tests, pour.shared_tests) == (task.path / "steps/pour/tests", task.path / "tests")
+    assert pour.test_script == task.path / "tests/test.sh"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Every cell of the outcome table, and what must never count as completed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_benchflow.dialects._match import dialect_for
+
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+
+
+def chat(finish: Any = "stop", **message: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "finish_reason": finish, "message": {"role": "assistant", **message}}]}
+
+
+def responses(status: str | None = "completed", reason: str | None = None, *output: dict[str, Any]) -> dict[str, Any]:
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]}
+    body: dict[str, Any] = {"output": list(output) or [said], "error": None}
+    if status is not None:
+        body["status"] = status
+    return {**body, "incomplete_details": {"reason": reason} if reason else None}
+
+
+def messages(stop: Any) -> dict[str, Any]:
+    return {"type": "message", "content": [{"type": "text", "text": "x"}], "stop_reason": stop}
+
+
+REFUSAL = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+CUT = {"type": "incomplete_stream", "message": "the stream ended without its end"}
+ERROR_BODY = {"error": {"message": "overloaded", "type": "server_error"}}
+
+TABLE: dict[str, tuple[str, int | None, Any, dict[str, str] | None, str]] = {
+    "chat-stop": (CHAT, 200, chat(content="x"), None, "completed"),
+    "chat-tool-calls": (CHAT, 200, chat("tool_calls", tool_calls=[]), None, "completed"),
+    "chat-no-finish-key": (CHAT, 200, {"choices": [{"message": {"content": "x"}}]}, None, "completed"),
+    "chat-length": (CHAT, 200, chat("length", content="x"), None, "truncated"),
+    "chat-content-filter": (CHAT, 200, chat("content_filter"), None, "filtered"),
+    "chat-refusal": (CHAT, 200, chat(refusal="no"), None, "refused"),
+    "chat-null-finish": (CHAT, 200, chat(None, content="x"), None, "partial"),
+    "chat-unknown-finish": (CHAT, 200, chat("eos"), None, "partial"),
+    "chat-cut-after-finish": (CHAT, 200, chat(content="x"), CUT, "partial"),
+    "chat-second-choice-cut": (
+        CHAT,
+        200,
+        {"choices": chat()["choices"] + chat("length")["choices"]},
+        None,
+        "truncated",
+    ),
+    "chat-http-500": (CHAT, 500, ERROR_BODY, None, "error"),
+    "chat-error-with-200": (CHAT, 200, ERROR_BODY, None, "error"),
+    "chat-no-answer": (CHAT, None, None, {"type": "interrupted", "message": "killed"}, "error"),
+    "chat-no-choices": (CHAT, 200, {"choices": []}, None, "error"),
+    "chat-text-body": (CHAT, 200, "<html>", None, "error"),
+    "responses-completed": (RESPONSES, 200, responses(), None, "completed"),
+    "responses-no-status": (RESPONSES, 200, responses(None), None, "completed"),
+    "responses-tokens": (RESPONSES, 200, responses("incomplete", "max_output_tokens"), None, "truncated"),
+    "responses-details-win": (RESPONSES, 200, responses("completed", "max_output_tokens"), None, "truncated"),
+    "responses-filter": (RESPONSES, 200, responses("incomplete", "content_filter"), None, "filtered"),
+    "responses-other-reason": (RESPONSES, 200, responses("incomplete", "weather"), None, "partial"),
+    "responses-refusal": (RESPONSES, 200, responses("completed", None, REFUSAL), None, "refused"),
+    "responses-in-progress": (RESPONSES, 200, responses("in_progress"), None, "partial"),
+    "responses-queued": (RESPONSES, 200, responses("queued"), None, "partial"),
+    "responses-unknown-status": (RESPONSES, 200, responses("dreaming"), None, "partial"),
+    "responses-unknown-item": (RESPONSES, 200, responses("completed", None, {"type": "hologram"}), None, "partial"),
+    "responses-failed": (RESPONSES, 200, responses("failed"), None, "error"),
+    "responses-cancelled": (RESPONSES, 200, responses("cancelled"), None, "error"),
+    "responses-http-429": (RESPONSES, 429, ERROR_BODY, None, "error"),
+    "messages-end-turn": (MESSAGES, 200, messages("end_turn"), None, "completed"),
+    "messages-tool-use": (MESSAGES, 200, messages("tool_use"), None, "completed"),
+    "messages-stop-sequence": (MESSAGES, 200, messages("stop_sequence"), None, "completed"),
+    "messages-max-tokens": (MESSAGES, 200, messages("max_tokens"), None, "truncated"),
+    "messages-window": (MESSAGES, 200, messages("model_context_window_exceeded"), None, "truncated"),
+    "messages-refusal": (MESSAGES, 200, messages("refusal"), None, "refused"),
+    "messages-pause": (MESSAGES, 200, messages("pause_turn"), None, "partial"),
+    "messages-null": (MESSAGES, 200, messages(None), None, "partial"),
+    "messages-cut": (MESSAGES, 200, messages("end_turn"), CUT, "partial"),
+    "messages-error": (MESSAGES, 200, {"type": "error", **ERROR_BODY}, None, "error"),
+    "messages-error-event": (MESSAGES, 200, {**messages(None), **ERROR_BODY}, CUT, "error"),
+}
+
+
+@pytest.mark.parametrize("case", TABLE.values(), ids=TABLE.keys())
+def test_outcome(case: tuple[str, int | None, Any, dict[str, str] | None, str]) -> None:
+    path, status, body, error, kind = case
+    dialect = dialect_for(path)
+    assert dialect is not None
+    outcome = dialect.outcome(status, body, error)
+    assert outcome.kind == kind
+    assert (outcome.reason is None) == (kind == "completed"), "a reason is given exactly when it is not completed"
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES], ids=["chat", "responses", "messages"])
+@pytest.mark.parametrize("body", [None, [], {}, "text", 7], ids=["null", "list", "empty", "text", "number"])
+def test_a_body_of_no_known_shape_is_never_completed(path: str, body: Any) -> None:
+    dialect = dialect_for(path)
+    assert dialect is not None
+    assert dialect.outcome(200, body).kind == "error"
+    assert dialect.response_turn(body) is None
+    assert dialect.usage(body) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/chat/completions?x=1", "chat"),
+        ("/chat/completions", "chat"),
+        ("/responses", "responses"),
+        ("/v1/messages", "messages"),
+        ("/v1/embeddings", None),
+        ("/v1/chat/completions/extra", None),
+    ],
+    ids=["query", "no-version", "responses", "messages", "embeddings", "longer"],
+)
+def test_a_path_has_one_format_or_none(path: str, name: str | None) -> None:
+    dialect = dialect_for(path)
+    assert (dialect.name if dialect else None) == name

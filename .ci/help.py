@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import re
+import argparse
 import subprocess
 import sys
 
-COMMANDS = ["pytest-benchflow"]
-# argparse marks a set of subcommands, unlike the choices of an option, by the dots after it.
-_SUBCOMMANDS = re.compile(r"\{([\w,-]+)\}\s+\.\.\.")
+from pytest_benchflow import cli
 
 
-def ask(command: list[str]) -> list[str]:
-    """Print what came of one --help; return the names of its subcommands. Raises: SystemExit when it failed."""
+def commands(parser: argparse.ArgumentParser, path: list[str]) -> list[list[str]]:
+    """Return the command of a parser and those of all below it."""
+    found = [path]
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                found += commands(below, [*path, name])
+    return found
+
+
+def ask(command: list[str], expected: str) -> bool:
+    """Run one command with --help and say how it went."""
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False, timeout=60)
-    shown = " ".join(command)
-    if done.returncode != 0 or not done.stdout.strip():
-        sys.exit(f"{shown} --help: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-    print(f"{shown} --help: ok")
-    found = _SUBCOMMANDS.search(done.stdout)
-    return found[1].split(",") if found else []
-
-
-def walk(command: list[str]) -> None:
-    """Ask a command and all below it."""
-    for name in ask(command):
-        walk([*command, name])
+    good = done.returncode == 0 and expected in done.stdout
+    print(f"{' '.join(command)} --help: {'ok' if good else f'FAILED with exit code {done.returncode}'}")
+    if not good:
+        print(done.stdout, done.stderr, sep="\n")
+    return good
 
 
 if __name__ == "__main__":
-    for each in COMMANDS:
-        walk([each])
-    options = subprocess.run(["pytest", "--help"], capture_output=True, text=True, check=False, timeout=60)
-    if options.returncode != 0 or "--benchflow-agent" not in options.stdout:
-        sys.exit(f"pytest --help does not show --benchflow-agent (exit code {options.returncode})\n{options.stderr}")
-    print("pytest --help: ok")
+    answers = [ask(command, "usage:") for command in commands(cli.parser(), ["pytest-benchflow"])]
+    answers.append(ask(["pytest"], "--benchflow-agent"))
+    sys.exit(0 if all(answers) else 1)

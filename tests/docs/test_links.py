@@ -1,0 +1,48 @@
+"""Pages of the documentation lead somewhere, and say what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_benchflow.settings import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in filter(None, (a or b for a, b in _LINK.findall(page.read_text(encoding="utf-8")))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name} links to {link}, which is not there"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}, a heading that is not there"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"docs/{page.name}" in readme, f"README.md does not mention docs/{page.name}"
+
+
+def test_readme_lists_every_option_as_it_is() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(--benchflow-[a-z-]+)[^`]*` \| (.+?) \|$", readme, re.MULTILINE))
+    assert rows == {option.flag: option.help.replace("|", "\\|") for option in OPTIONS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_and_commands_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"--benchflow-[a-z]+(?:-[a-z]+)*", page.read_text(encoding="utf-8")))
+    assert named <= {option.flag for option in OPTIONS}

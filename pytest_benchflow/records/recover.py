@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.journal import Journal, read_lines
@@ -63,17 +65,17 @@ def _request_id(record: dict[str, Any]) -> Any:
 
 def _set_torn_line_aside(path: Path) -> None:
     """Move a last line that has no newline or is no JSON out of `path`."""
-    raw = path.read_bytes()
-    start = raw.rfind(b"\n", 0, len(raw) - 1) + 1
-    last = raw[start:]
-    if not last or (last.endswith(b"\n") and _record((0, last)) is not None):
-        return
-    if _record((0, last)) is not None:
-        # Only the newline is missing: the record is whole.
-        with path.open("ab") as file:
-            file.write(b"\n")
-        return
-    with path.with_name(path.name + ".torn").open("ab") as file:
-        file.write(last if last.endswith(b"\n") else last + b"\n")
     with path.open("r+b") as file:
-        file.truncate(start)
+        size = file.seek(0, os.SEEK_END)
+        if not size:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            start = text.rfind(b"\n", 0, size - 1) + 1
+            last = text[start:]
+        if _record((0, last)) is None:
+            with path.with_name(path.name + ".torn").open("ab") as torn:
+                torn.write(last.removesuffix(b"\n") + b"\n")
+            file.truncate(start)
+        elif not last.endswith(b"\n"):
+            # Only the newline is missing: the record is whole.
+            file.write(b"\n")

@@ -100,11 +100,11 @@ class Machine:
                 yield f"{process.name} {(process / 'cmdline').read_bytes().replace(bytes(1), b' ')!r}"
 
     def _directories(self) -> Iterator[Path]:
-        """Yield what is in the temporary directory; the empty base directory of the scratch space may stay."""
+        """Yield what is in the temporary directory but the empty base of the scratch space and what pytest keeps."""
         for path in self.temporary.iterdir():
             if path.name == f"pytest-benchflow-{os.getuid()}":
                 yield from path.iterdir()
-            else:
+            elif not path.name.startswith("pytest-of-"):
                 yield path
 
 

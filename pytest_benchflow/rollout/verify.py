@@ -77,10 +77,12 @@ async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, time
     cleared = await sandbox.exec(["sh", "-c", f"rm -rf {target} {LOGS} && mkdir -p {LOGS} && chmod 777 {LOGS}"], user=0)
     if cleared.exit_code != 0:
         raise SandboxError(f"{target} and {LOGS} could not be cleared before the verifier: {cleared.stderr.strip()}")
-    await sandbox.upload(tests, target)
+    for part in (step.shared_tests, tests):
+        if part:
+            await sandbox.upload(part, target)
     variables = expand_env(step.verifier.env, host_variable)
     return await sandbox.exec(
-        _command(tests, target),
+        _command(step.test_script, target),
         env={**_places(target), **variables},
         cwd=sandbox.workdir,
         user=step.verifier.user,
@@ -88,12 +90,14 @@ async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, time
     )
 
 
-def _command(tests: Path, target: str) -> list[str]:
+def _command(script: Path | None, target: str) -> list[str]:
     """Run test.sh as its first line says, so that a lost executable bit does not matter."""
-    script = f"{target}/test.sh"
-    with (tests / "test.sh").open("rb") as file:
+    if script is None:
+        raise VerifierError("the task has no test.sh", category="crash")
+    with script.open("rb") as file:
         first = file.readline(512).decode("utf-8", "replace").strip()
-    return [*first[2:].split(maxsplit=1), script] if first.startswith("#!") else ["bash", script]
+    inside = f"{target}/{script.name}"
+    return [*first[2:].split(maxsplit=1), inside] if first.startswith("#!") else ["bash", inside]
 
 
 def _places(target: str) -> dict[str, str]:

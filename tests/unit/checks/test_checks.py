@@ -353,6 +353,21 @@ def test_evidence_that_other_tools_lack_is_not_applicable(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize("counted", ["used", "billed"])
+def test_other_tools_may_count_the_tokens_used_or_billed(tmp_path: Path, counted: str) -> None:
+    talk = Talk()
+    talk.ask(assistant("", call("late")), used=False)
+    talk.ask(assistant("", call("kept")))
+    talk.ask(assistant("Done."))
+    rundir = write_rollout(tmp_path, talk.records)
+    edit(rundir.config, lambda value: value.pop("plugin_version"))
+    total = {"used": 220, "billed": 330}[counted]
+    edit(rundir.result, lambda value: value["agent_result"].update(total_tokens=total))
+    assert not review(rundir).findings
+    edit(rundir.result, lambda value: value["agent_result"].update(total_tokens=total + 1))
+    assert failed(review(rundir)) == {"tokens_add_up"}
+
+
 def test_a_text_only_rollout_is_healthy(tmp_path: Path) -> None:
     talk = Talk(tools=None)
     talk.ask(assistant("The last field is lost in split()."))

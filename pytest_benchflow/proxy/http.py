@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -40,7 +41,7 @@ class HttpUpstream:
         url = URL(self._base_url + request.path.removeprefix("/v1"), encoded=True)
         try:
             answer = await self._opened().request(
-                request.method, url, data=body, headers=headers, allow_redirects=False
+                request.method, url, data=io.BytesIO(body), headers=headers, allow_redirects=False
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ProviderError(f"{self._host}: {_said(error)}") from error

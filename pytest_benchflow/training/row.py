@@ -42,12 +42,12 @@ class Row:
         return orjson.dumps(self.row)
 
 
-def analyse(rundir: RunDir, terminal: Collection[str] = TERMINAL_TOOLS) -> list[Exchange]:
+def analyse(rundir: RunDir, prompts: Sequence[str], terminal: Collection[str] = TERMINAL_TOOLS) -> list[Exchange]:
     """Read the exchanges of a rollout, with roles and selection; empty when no model was called."""
     if not rundir.llm.exists():
         return []
     exchanges, tree = read_exchanges(rundir.llm)
-    assign_roles(exchanges, tree, agent_prompts(rundir))
+    assign_roles(exchanges, tree, prompts)
     select(exchanges, tree, terminal)
     return exchanges
 
@@ -64,11 +64,12 @@ def build_row(
     `terminal` names the tools that end a task; by default the agent's catalogue entry does.
     """
     ends = terminal_tools(result, config) if terminal is None else terminal
-    exchanges = analyse(rundir, ends)
+    prompts = agent_prompts(rundir)
+    exchanges = analyse(rundir, prompts, ends)
     no = refusal(result, exchanges, ends)
     row = _row(result, config, exchanges, no)
     try:
-        no = _converse(row, rundir, exchanges, result, no)
+        no = _converse(row, prompts, exchanges, result, no)
     except RecursionError:
         no = no or Refusal("not_serialisable", "An exchange is nested too deeply to be written as a row.")
         _empty(row, no)
@@ -85,12 +86,12 @@ def terminal_tools(result: Mapping[str, Any], config: Mapping[str, Any]) -> froz
 
 
 def _converse(
-    row: dict[str, Any], rundir: RunDir, exchanges: list[Exchange], result: Mapping[str, Any], no: Refusal | None
+    row: dict[str, Any], prompts: list[str], exchanges: list[Exchange], result: Mapping[str, Any], no: Refusal | None
 ) -> Refusal | None:
     """Add the conversation to the row and return what forbids training on it, None when nothing does."""
     messages = Messages()
     steps = [_step(exchange, messages, result) for exchange in exchanges if exchange.selected]
-    prompt, completion = _conversation(exchanges, messages, agent_prompts(rundir))
+    prompt, completion = _conversation(exchanges, messages, prompts)
     if no is None and messages.problems:
         no = Refusal("invalid_arguments", "; ".join(messages.problems.values()))
         row |= _closed(no)

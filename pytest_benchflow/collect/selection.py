@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_benchflow.tasks.load import is_task
+from pytest_benchflow.tasks.load import is_task, task_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,28 +59,42 @@ def absolute_paths(arguments: Iterable[str], directory: Path) -> tuple[Path, ...
     return tuple(Path(os.path.normpath(directory / str(argument).partition("::")[0])) for argument in arguments)
 
 
+def is_job(path: Path) -> bool:
+    """Tell whether `path` is the directory of a run of this package: it holds copies of files that agents wrote."""
+    try:
+        with (path / "job.json").open("rb") as stream:
+            return b"pytest_benchflow" in stream.read(65536)
+    except OSError:
+        return False
+
+
 def enclosing_task(path: Path) -> Path | None:
     """Return the task directory that `path` is or lies in, None when there is none."""
     return next((place for place in (path, *path.parents) if is_task(place)), None)
 
 
 def conftest_anchors(arguments: Sequence[str], directory: Path) -> list[str] | None:
-    """Return arguments for which pytest looks for conftest files without entering a task's own directories.
+    """Return arguments for which pytest looks for conftest files without entering a task's or a job's directories.
 
-    pytest imports `test*/conftest.py` below each argument, which in a task is code for the sandbox. None: as they are.
+    pytest imports `test*/conftest.py` below each argument, and those above it: in a task that is code for the sandbox,
+    in a job it may be an agent's. None: the arguments are fine as they are.
     """
     places = absolute_paths(arguments, directory) or (directory,)
-    tasks = [enclosing_task(place) for place in places]
-    if not any(tasks):
+    files = [_outermost_file(place) for place in places]
+    if not any(files):
         return None
     # A file as argument makes pytest look in its directory and upwards only.
-    return [
-        str(_file_of(task)) if task else str(argument) for task, argument in zip(tasks, arguments or ("",), strict=True)
-    ]
+    return [str(file or argument) for file, argument in zip(files, arguments or ("",), strict=True)]
 
 
-def _file_of(task: Path) -> Path:
-    return next(task / name for name in ("task.toml", "task.md") if (task / name).is_file())
+def _outermost_file(path: Path) -> Path | None:
+    """Return the file that makes `path`, or the highest directory around it, a task or a job."""
+    for place in (*reversed(path.parents), path):
+        if is_job(place):
+            return place / "job.json"
+        if file := task_file(place):
+            return file
+    return None
 
 
 def _child_tasks(path: Path) -> list[Path]:

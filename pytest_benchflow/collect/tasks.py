@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_benchflow.collect.selection import Selection
+from pytest_benchflow.collect.selection import Selection, is_job
 from pytest_benchflow.errors import BenchflowError
 from pytest_benchflow.report.text import printable
 from pytest_benchflow.tasks.load import load_task, task_file
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SELECTION = pytest.StashKey[Selection]()
 
-_JOB_FILE = "job.json"
 _OF_MODELS = frozenset({"model", "llm"})
 
 
@@ -42,7 +41,7 @@ def collect_directory(
     A task is collected whole when it was asked for, and never entered. A job's directory is never entered either:
     it holds copies of files that agents wrote.
     """
-    if (path / _JOB_FILE).is_file() and _is_job(path / _JOB_FILE):
+    if is_job(path):
         return None
     file = task_file(path)
     if file is None:
@@ -186,15 +185,6 @@ def _asking_for_rollout(judge: Callable[[Rollout], None]) -> Callable[..., None]
         judge(rollout)
 
     return item
-
-
-def _is_job(file: Path) -> bool:
-    """Tell a job's own file from some other job.json."""
-    try:
-        with file.open("rb") as stream:
-            return b"pytest_benchflow" in stream.read(65536)
-    except OSError:
-        return False
 
 
 def _starts_in(path: Path, config: pytest.Config) -> bool:

@@ -1,0 +1,74 @@
+"""--benchflow-jobs-dir and --benchflow-job-name: where rollouts go, and that nothing there is ever collected."""
+
+from __future__ import annotations
+
+import fcntl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.plugin.bench import TRAP
+
+if TYPE_CHECKING:
+    from tests.plugin.bench import Bench
+
+
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
+def test_rollouts_and_job_files_go_where_they_are_told(bench: Bench, workers: str) -> None:
+    bench.task()
+    done = bench.run(
+        "tasks", "--benchflow-agent=nop", "--benchflow-jobs-dir=out", "--benchflow-job-name=first", "-n", workers
+    )
+    assert done.ret == 0
+    job = bench.path / "out" / "first"
+    assert {path.name for path in job.iterdir() if path.is_file()} >= {"job.json", "summary.json", "results.jsonl"}
+    assert [path.name for path in bench.rollouts("out")] == ["hello__nop__none__default__1"]
+    assert not (bench.path / "jobs").exists()
+
+
+def test_a_relative_ini_value_is_relative_to_the_root(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.task()
+    bench.ini("benchflow_jobs_dir = out", "benchflow_job_name = first")
+    monkeypatch.chdir(bench.path / "tasks")
+    assert bench.run("hello", "-m", "rollout", "--benchflow-agent=nop").ret == 0
+    assert len(bench.rollouts("out")) == 1
+
+
+def test_every_run_has_a_job_of_its_own(bench: Bench) -> None:
+    bench.task()
+    for _ in range(2):
+        assert bench.run("tasks", "-m", "rollout", "--benchflow-agent=nop").ret == 0
+    assert len(bench.rollouts()) == 2
+    assert len({path.parent for path in bench.rollouts()}) == 2
+
+
+def test_a_job_is_never_collected(bench: Bench) -> None:
+    bench.task()
+    assert bench.run("tasks", "-m", "rollout", "--benchflow-agent=nop").ret == 0
+    (path,) = bench.rollouts()
+    (path / "artifacts" / "test_trap.py").write_text(TRAP)
+    (path / "artifacts" / "conftest.py").write_text(TRAP)
+    bench.pytester.makepyfile("def test_pass(): pass")
+    bench.look().assert_outcomes(passed=1)
+    assert bench.look("jobs").ret in (4, 5)
+    assert bench.look(str(path / "artifacts")).ret == 4
+    # A job that was moved elsewhere is one still.
+    path.parent.rename(bench.path / "kept")
+    bench.look(".").assert_outcomes(passed=1)
+
+
+def test_a_package_that_is_called_jobs_is_left_alone(bench: Bench) -> None:
+    bench.write(bench.path / "jobs", {"job.json": '{"title": "clerk"}', "test_clerk.py": "def test_pass(): pass\n"})
+    bench.look().assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
+def test_a_job_that_another_session_works_on_is_refused(bench: Bench, workers: str) -> None:
+    bench.task()
+    job = bench.path / "jobs" / "shared"
+    job.mkdir(parents=True)
+    with (job / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = bench.run("tasks", "--benchflow-agent=nop", "--benchflow-job-name=shared", "-n", workers)
+    assert done.ret == 4
+    assert "in use by another session" in done.stderr.str() + done.stdout.str()

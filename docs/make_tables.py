@@ -1,0 +1,47 @@
+"""Write the tables that follow from the code into the pages: options into README.md, checks into checks.md.
+
+    python docs/make_tables.py
+
+tests/docs/test_links.py fails when a table is not what this writes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pytest_benchflow.checks._check import all_checks
+from pytest_benchflow.settings import OPTIONS
+
+ROOT = Path(__file__).parents[1]
+
+
+def options_table() -> str:
+    """Return every option with its help."""
+    rows = ["| option | |", "|---|---|"]
+    for option in OPTIONS:
+        value = "\\|".join(option.choices) if option.choices else option.metavar
+        shown = option.flag + (f"={value}" if value and option.kind != "bool" else "")
+        rows.append(f"| `{shown}` | {option.help.replace('|', chr(92) + '|')} |")
+    return "\n".join(rows)
+
+
+def checks_table() -> str:
+    """Return every shipped check with its category and its claim; a warning is marked as such."""
+    rows = ["| check | category | claim |", "|---|---|---|"]
+    for name, check in sorted(all_checks().items(), key=lambda item: (item[1].category, item[0])):
+        severity = " (warning)" if check.severity == "warning" else ""
+        rows.append(f"| `{name}` | {check.category}{severity} | {check.claim} |")
+    return "\n".join(rows)
+
+
+def write(page: Path, mark: str, table: str) -> None:
+    """Put a table between its two marks."""
+    text = page.read_text(encoding="utf-8")
+    between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- /{mark} -->)", re.DOTALL)
+    page.write_text(between.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(ROOT / "README.md", "options", options_table())
+    write(ROOT / "docs" / "checks.md", "checks", checks_table())

@@ -6,8 +6,6 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from pytest_benchflow.checks._check import run_checks
 from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.records.journal import write_json
@@ -43,9 +41,11 @@ def complete(rundir: RunDir, result: dict[str, Any], config: Mapping[str, Any]) 
         write_json(rundir.prompts, [])
     try:
         row = build_row(rundir, result=result, config=config)
-        rundir.row.write_bytes(orjson.dumps(row.row) + b"\n")
+        rundir.row.write_bytes(row.line() + b"\n")
         result["exchanges"] = row.summary
         result["agent_result"] = {**result["agent_result"], **row.usage}
+        # Readers take a row that is not ready, with no error to explain it, for a fault of the record.
+        result["partial_trajectory"] = result["partial_trajectory"] or row.reason == "partial_trajectory"
         result["training_ready"] = row.training_ready
         result["training_ready_reason"] = row.reason
     except Exception as error:

@@ -39,12 +39,20 @@ class Pool:
             holder.append(task)
             task.add_done_callback(lambda finished: _transfer(finished, done))
 
-        loop.call_soon_threadsafe(start)
+        def stop() -> None:
+            if holder:
+                holder[0].cancel()
+            else:  # interrupted before it was handed over
+                work.close()
+                done.set_exception(asyncio.CancelledError())
+
+        # An interrupt may come at any point, also between the hand-over and the wait.
         try:
+            loop.call_soon_threadsafe(start)
             return done.result()
         except BaseException:
             if not done.done():
-                loop.call_soon_threadsafe(lambda: [task.cancel() for task in holder])
+                loop.call_soon_threadsafe(stop)
                 done.exception(timeout=_CLEAN_UP_SEC)
             raise
 

@@ -57,7 +57,21 @@ async def run_cell(cell: Cell, *, host: Host | None = None, watch: Callable[[str
             state.fail(f"{type(error).__name__}: {error}", "internal", traceback.format_exc())
         finally:
             finish(state)
-    return Rollout(state.dir.path)
+    rollout = Rollout(state.dir.path)
+    if cell.config.record and rollout.healthy:
+        _record(state)
+    return rollout
+
+
+def _record(state: RolloutState) -> None:
+    """Make a healthy rollout's answers the recording that replay serves for this agent and task."""
+    cell = state.cell
+    if cell.route is None or cell.route.source == "replay":
+        return
+    from pytest_benchflow.proxy.replay import write_recording
+
+    facts = {name: state.config[name] for name in ("task_digest", "agent", "agent_version", "plugin_version")}
+    write_recording(state.dir, cell.task, cell.agent.name, {**facts, "model": cell.route.upstream_model})
 
 
 async def _drive(state: RolloutState) -> None:

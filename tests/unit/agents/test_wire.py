@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_benchflow.agents._wire import LineSplitter, parse_message
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20))
+def test_lines_are_cut_at_newlines_wherever_the_chunks_end(chunks: list[bytes]) -> None:
+    splitter = LineSplitter()
+    lines = [line for chunk in chunks for line in splitter.feed(chunk)] + [splitter.rest()]
+    assert b"".join(lines) == b"".join(chunks)
+    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines[:-1])
+    assert b"\n" not in lines[-1]
+
+
+def test_a_long_line_is_kept_whole_when_it_may_be_a_message_and_comes_in_words_when_not() -> None:
+    whole = LineSplitter()
+    assert [line for _ in range(30) for line in whole.feed(b'{"a": "b b' * 10_000)] == []
+    pieces = [line for _ in range(30) for line in LineSplitter().feed(b"word " * 300_000)]
+    assert pieces
+    assert all(piece.endswith(b" ") for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":null}',
+        b'{"jsonrpc":"2.0","id":"x","error":{"code":1,"message":"no"}}',
+        b'  {"jsonrpc":"2.0","method":"session/update"}\r\n',
+        b'{"jsonrpc":"2.0","method":"m","params":{"text":"\\ud83d"}}',
+    ],
+    ids=["answer", "error", "notification", "lone-surrogate"],
+)
+def test_json_rpc_is_recognised(line: bytes) -> None:
+    assert parse_message(line) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Starting the agent ...",
+        b"",
+        b'{"level":"info","id":3}',
+        b'{"jsonrpc":"2.0"}',
+        b'{"jsonrpc":"2.0","id":[1],"result":1}',
+        b'{"jsonrpc":"2.0","id":1,"error":"text"}',
+        b'{"jsonrpc":"2.0","method":7}',
+        b'{"jsonrpc":"2.0","method":"m"',
+        b"[" * 100_000,
+        b'{"jsonrpc":"2.0","method":"m","params":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+    ids=["text", "nothing", "log", "empty", "list-id", "text-error", "number-method", "cut", "brackets", "too-deep"],
+)
+def test_everything_else_is_not_taken_for_json_rpc(line: bytes) -> None:
+    assert parse_message(line) is None

@@ -59,7 +59,7 @@ def examples() -> Iterator[object]:
             conftest = None
 
 
-@pytest.mark.parametrize("example", examples())
+@pytest.mark.parametrize("example", list(examples()))
 def test_example_works(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, example: Example) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     for name in set(re.findall(r"\btasks/([\w-]+)", example.text + (example.conftest or ""))):
@@ -93,4 +93,4 @@ def follow(pytester: pytest.Pytester, session: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert sum(1 for _ in examples()) >= 5
+    assert len(list(examples())) >= 5

@@ -196,7 +196,7 @@ class GatewayEndpoint:
         if dropped := _controls.body_controls(body):
             raw = _controls.edit(raw, drop=dropped)
             body, text = parse_body(raw)
-        query, dropped_query = _controls.query(request.query_string)
+        query, dropped_query = _controls.query(request.rel_url.raw_query_string)
         if dropped or dropped_query:
             exchange.metadata["stripped"] = [*dropped, *dropped_query]
         self._recorder.begin(exchange, raw, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,7 @@ class ReplayUpstream:
         for result, recorded, got in zip(results, found.outputs, outputs, strict=True):
             if recorded == got:
                 continue
-            start = next((i for i, (a, b) in enumerate(zip(recorded, got, strict=False)) if a != b), 0)
+            start = len(os.path.commonprefix((recorded, got)))
             message = (
                 f"{self._path.name}:{found.line}: the output of {result.call_id} differs from the recording at "
                 f"character {start}: recorded {recorded[start : start + 60]!r}, got {got[start : start + 60]!r}"
@@ -135,7 +136,7 @@ class ReplayUpstream:
         spoken = sorted({each.dialect for each in self._exchanges})
         if dialect not in spoken:
             return f"the agent speaks {dialect}, the recording holds {', '.join(spoken)}"
-        near = max(self._exchanges, key=lambda each: (each.dialect == dialect, _common(each.said, said), -each.line))
+        near = max(self._exchanges, key=lambda each: (each.dialect == dialect, *_nearness(each.said, said), -each.line))
         at = _common(near.said, said)
         recorded = str(near.said[at]) if at < len(near.said) else "the end of the history"
         got = str(said[at]) if at < len(said) else "the end of the history"
@@ -144,7 +145,7 @@ class ReplayUpstream:
         return f"no recorded request fits; nearest is line {near.line}, turn {at + 1}: recorded {recorded}; got {got}"
 
 
-def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[str, Any]) -> Path:
+def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[str, Any] | None = None) -> Path:
     """Write a rollout's completed exchanges, redacted as they are, as the recording of an agent on a task.
 
     `facts` (task digest, agent version, model …) become the first line. Raises: RecordError when none completed.
@@ -164,7 +165,7 @@ def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[
         raise RecordError(f"{rundir.llm}: holds no completed exchange to record")
     path = recording_path(task, agent_name)
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"\n".join([dumps({"recording": dict(facts)}), *kept, b""]))
+    path.write_bytes(b"\n".join([dumps({"recording": dict(facts or {})}), *kept, b""]))
     return path
 
 
@@ -219,6 +220,11 @@ def _canonical(arguments: str) -> str:
         return json.dumps(json.loads(arguments), sort_keys=True)
     except ValueError:
         return arguments
+
+
+def _nearness(recorded: tuple[_Said, ...], said: tuple[_Said, ...]) -> tuple[int, bool]:
+    common = _common(recorded, said)
+    return common, len(recorded) > common
 
 
 def _common(first: tuple[_Said, ...], second: tuple[_Said, ...]) -> int:

@@ -26,7 +26,7 @@ async def serving(upstream: Upstream) -> AsyncIterator[str]:
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         body = await request.content.read()
-        asked = ModelRequest(request.method, request.path_qs, dict(request.headers), body)
+        asked = ModelRequest(request.method, request.raw_path, dict(request.headers), body)
         try:
             answer = await upstream.send(asked)
         except ProviderError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+from yarl import URL
 
 from pytest_benchflow.proxy.gateway import Gateway
 from pytest_benchflow.records.journal import read_records
@@ -74,7 +75,9 @@ class Door:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         if headers is None:
             headers = {"Authorization": f"Bearer {self.token}"}
-        async with self.session.request(method, self.url + path, data=io.BytesIO(raw), headers=headers) as response:
+        async with self.session.request(
+            method, URL(self.url + path, encoded=True), data=io.BytesIO(raw), headers=headers
+        ) as response:
             chunks: list[bytes] = []
             try:
                 async for chunk in response.content.iter_any():

@@ -1,0 +1,265 @@
+"""Recordings answer what was asked then, on any machine; what was not asked then is shown and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow.errors import RecordError
+from pytest_benchflow.proxy.replay import ReplayUpstream, recording_path, write_recording
+from pytest_benchflow.proxy.scripted import Call, ScriptedUpstream, ScriptTurn
+from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.tasks.load import load_task
+from pytest_benchflow.tasks.scaffold import new_task
+from tests.unit.proxy.door import CHAT, PATHS, door, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.tasks.task import Task
+
+SCRIPT = [
+    ScriptTurn(text="A title", match="Give this a title"),
+    ScriptTurn(text="Looking.", calls=(Call("sh", {"cmd": "ls"}), Call("sh", {"cmd": "pwd"}))),
+    ScriptTurn(text="Done."),
+]
+SYSTEM = {"role": "system", "content": "You are an agent. Today is 2026-01-02. Host a."}
+PROMPT = {"role": "user", "content": "Fix it.\nStarted 2026-01-02T03:04:05Z in 0b5a4c1e-0000-4000-8000-000000000000"}
+TITLE = {"role": "user", "content": "Give this a title: Fix it."}
+
+
+def called(calls: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"role": "assistant", "content": "Looking.", "tool_calls": calls}
+
+
+def outputs(first: str = "a.txt", second: str = "/app") -> list[dict[str, Any]]:
+    return [
+        {"role": "tool", "tool_call_id": "call_002_1", "content": first},
+        {"role": "tool", "tool_call_id": "call_002_2", "content": second},
+    ]
+
+
+def body(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": "gpt-invented", "messages": list(messages), **more}
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    new_task(tmp_path / "fix-it")
+    return load_task(tmp_path / "fix-it")
+
+
+@pytest.fixture
+def recorded(task: Task, tmp_path: Path) -> dict[str, Any]:
+    """Record a conversation of three calls and return what the agent was told after the first prompt."""
+    told: dict[str, Any] = {}
+
+    async def work() -> None:
+        async with door(tmp_path / "recorded-run", ScriptedUpstream(SCRIPT)) as agent:
+            title = agent.post(body(SYSTEM, TITLE))
+            first = await agent.post(body(SYSTEM, PROMPT, tools=[{"type": "function", "function": {"name": "sh"}}]))
+            await title
+            calls = first.json["choices"][0]["message"]["tool_calls"]
+            await agent.post(body(SYSTEM, PROMPT, called(calls), *outputs()))
+            told.update(first=first.json, calls=calls)
+
+    run(work())
+    write_recording(RunDir(tmp_path / "recorded-run"), task, "baseline", {"agent_version": "1"})
+    return told
+
+
+def test_a_recording_is_served_whatever_the_machine_and_the_day(
+    task: Task, recorded: dict[str, Any], tmp_path: Path
+) -> None:
+    async def work() -> None:
+        upstream = ReplayUpstream(recording_path(task, "baseline"))
+        assert upstream.model == "gpt-invented"
+        async with door(tmp_path / "again", upstream) as agent:
+            system = {"role": "system", "content": "You are an agent. Today is 2027-12-31. Host b."}
+            prompt = {
+                "role": "user",
+                "content": [{"type": "text", "text": PROMPT["content"].replace("2026-01", "2027-11")}],
+            }
+            first = await agent.post(body(system, prompt))
+            assert first.json == recorded["first"]
+            rewritten = json.loads(json.dumps(recorded["calls"]))
+            rewritten[0]["function"]["arguments"] = '{"cmd":"ls"}'
+            last = await agent.post(body(system, prompt, called(rewritten), *outputs()))
+            assert last.json["choices"][0]["message"]["content"] == "Done."
+        report = await agent.endpoint.close()
+        assert (report.mismatch, report.warnings) == (None, ())
+
+    run(work())
+
+
+def test_side_calls_are_found_by_what_they_say(task: Task, recorded: dict[str, Any], tmp_path: Path) -> None:
+    async def work() -> None:
+        async with door(tmp_path / "again", ReplayUpstream(recording_path(task, "baseline"))) as agent:
+            history = (SYSTEM, PROMPT, called(recorded["calls"]), *outputs())
+            asked = [body(*history), body(SYSTEM, TITLE), body(SYSTEM, PROMPT), body(SYSTEM, TITLE)]
+            answers = await asyncio.gather(*(agent.post(each) for each in asked))
+            said = [answer.json["choices"][0]["message"]["content"] for answer in answers]
+            assert said == ["Done.", "A title", "Looking.", "A title"]
+
+    run(work())
+
+
+def test_an_agent_that_streams_gets_the_recorded_answer_as_a_stream(
+    task: Task, recorded: dict[str, Any], tmp_path: Path
+) -> None:
+    async def work() -> None:
+        async with door(tmp_path / "again", ReplayUpstream(recording_path(task, "baseline"))) as agent:
+            options = {"include_usage": True}
+            answer = await agent.post(body(SYSTEM, PROMPT, stream=True, stream_options=options))
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            assert answer.raw.endswith(b"data: [DONE]\n\n")
+            assert agent.records()[0]["response"]["body"] == recorded["first"]
+
+    run(work())
+
+
+def test_other_tool_output_warns_and_strict_refuses(task: Task, recorded: dict[str, Any], tmp_path: Path) -> None:
+    asked = body(SYSTEM, PROMPT, called(recorded["calls"]), *outputs(second="/app/elsewhere"))
+    shown = "the output of call_002_2 differs from the recording at character 4: recorded '', got '/elsewhere'"
+
+    async def work() -> None:
+        path = recording_path(task, "baseline")
+        async with door(tmp_path / "loose", ReplayUpstream(path)) as agent:
+            assert (await agent.post(asked)).status == 200
+        report = await agent.endpoint.close()
+        assert report.mismatch is None
+        assert len(report.warnings) == 1
+        assert shown in report.warnings[0]
+
+        async with door(tmp_path / "strict", ReplayUpstream(path, strict=True)) as agent:
+            assert (await agent.post(asked)).status == 409
+        report = await agent.endpoint.close()
+        assert shown in (report.mismatch or "")
+
+    run(work())
+
+
+MISMATCHES: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "other-prompt": ([SYSTEM, {"role": "user", "content": "Break it."}], "turn 1: recorded user: 'Fix it."),
+    "other-answer": (
+        [SYSTEM, PROMPT, {"role": "assistant", "content": "Lurking."}],
+        'turn 2: recorded assistant: \'Looking.\' sh({"cmd": "ls"})[call_002_1]',
+    ),
+    "longer": ([SYSTEM, PROMPT, {"role": "user", "content": "And now?"}], "got user: 'And now?'"),
+    "other-call-id": (
+        [SYSTEM, PROMPT, {"role": "tool", "tool_call_id": "call_9", "content": "a.txt"}],
+        "got tool result of call_9",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES.values(), ids=MISMATCHES.keys())
+def test_what_was_never_asked_is_a_409_that_shows_the_first_difference(
+    task: Task, recorded: dict[str, Any], tmp_path: Path, case: tuple[list[dict[str, Any]], str]
+) -> None:
+    messages, shown = case
+
+    async def work() -> None:
+        async with door(tmp_path / "again", ReplayUpstream(recording_path(task, "baseline"))) as agent:
+            answer = await agent.post(body(*messages))
+            assert answer.status == 409
+            assert answer.headers["x-should-retry"] == "false"
+            assert shown in answer.json["error"]["message"]
+            assert agent.endpoint.mismatch == answer.json["error"]["message"]
+            assert agent.records()[0]["error"]["type"] == "replay_mismatch"
+        report = await agent.endpoint.close()
+        assert report.mismatch == agent.endpoint.mismatch
+
+    run(work())
+
+
+def test_another_wire_format_is_named(task: Task, recorded: dict[str, Any], tmp_path: Path) -> None:
+    async def work() -> None:
+        async with door(tmp_path / "again", ReplayUpstream(recording_path(task, "baseline"))) as agent:
+            answer = await agent.post({"input": "Fix it."}, PATHS["responses"])
+            assert answer.status == 409
+            assert "the agent speaks responses, the recording holds chat" in answer.json["error"]["message"]
+
+    run(work())
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_every_format_can_be_recorded_and_replayed(task: Task, tmp_path: Path, name: str) -> None:
+    async def work() -> None:
+        asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "input": "hi", "stream": True}
+        turn = replace(SCRIPT[1], match=None)
+        async with door(tmp_path / "one", ScriptedUpstream([turn])) as agent:
+            before = await agent.post(asked, PATHS[name])
+        path = write_recording(agent.rundir, task, name)
+        async with door(tmp_path / "two", ReplayUpstream(path)) as agent:
+            again = await agent.post(asked, PATHS[name])
+            whole = await agent.post({**asked, "stream": False}, PATHS[name])
+            assert (again.status, again.raw) == (200, before.raw)
+            assert whole.json == agent.records()[0]["response"]["body"]
+
+    run(work())
+
+
+def test_a_recording_holds_completed_exchanges_in_the_order_they_began_and_nothing_of_the_machine(
+    task: Task, tmp_path: Path
+) -> None:
+    turns = [
+        ScriptTurn(status=500),
+        ScriptTurn(text="slow", delay=0.3, match="slow"),
+        ScriptTurn(text="fast", match="fast"),
+        ScriptTurn(text="cut", finish="length", match="cut"),
+    ]
+
+    async def work() -> None:
+        async with door(tmp_path / "run", ScriptedUpstream(turns), secrets=["s3cret-of-host"]) as agent:
+            slow = asyncio.create_task(agent.post(body(SYSTEM, {"role": "user", "content": "slow s3cret-of-host"})))
+            await asyncio.sleep(0.1)
+            for text in ("fast", "cut", "fails"):
+                await agent.post(body(SYSTEM, {"role": "user", "content": text}, tools=[{"type": "function"}]))
+            await agent.post(body(PROMPT), "/v1/unknown")
+            await slow
+
+    run(work())
+    path = write_recording(RunDir(tmp_path / "run"), task, "baseline", {"agent_version": "1.2"})
+    assert path == task.path / "recorded" / "baseline.jsonl"
+    head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert head == {"recording": {"agent_version": "1.2"}}
+    asked = [line["request"]["body"]["messages"] for line in lines]
+    assert asked == [[{"role": "user", "content": "slow [REDACTED]"}], [{"role": "user", "content": "fast"}]]
+    assert all("tools" not in line["request"]["body"] for line in lines)
+    assert write_recording(RunDir(tmp_path / "run"), task, "baseline", {"agent_version": "1.2"}).read_bytes() == (
+        path.read_bytes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "holds no exchange"),
+        ('{"recording": {}}\n', "holds no exchange"),
+        ('{"request": {}}\n', ":1: not a recorded exchange"),
+        ("nonsense\n", ":1: not JSON"),
+        ('{"request": {"path": "/x", "body": {}}, "response": {}}\n', "no model API has the path '/x'"),
+    ],
+    ids=["empty", "head-only", "no-path", "no-json", "odd-path"],
+)
+def test_a_broken_recording_names_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "baseline.jsonl"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=said) as raised:
+        ReplayUpstream(path)
+    assert str(path) in str(raised.value)
+
+
+def test_nothing_completed_is_no_recording(task: Task, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with door(tmp_path / "run", ScriptedUpstream([ScriptTurn(status=500)])) as agent:
+            await agent.post(body(PROMPT), CHAT)
+
+    run(work())
+    with pytest.raises(RecordError, match="holds no completed exchange"):
+        write_recording(RunDir(tmp_path / "run"), task, "baseline")

@@ -71,11 +71,16 @@ class CatalogAgent:
         env |= {theirs: env[ours] for ours, theirs in self.manifest.env_mapping.items() if ours in env}
         return env | dict(context.env)
 
+    def _skill_places(self) -> tuple[str, ...]:
+        """Return where skills are linked: in the workspace, which a verifier may judge, only as a last resort."""
+        paths = self.manifest.skill_paths
+        return tuple(path for path in paths if path.startswith("$HOME/")) or paths
+
     def _script(self, context: AgentContext) -> str:
         lines = [f"WORKSPACE={_quoted(context.sandbox.workdir)}"]
         if context.skills_dir:
             lines.append(f"link_skills() {{\n{_LINK_SKILLS}}}")
-            lines += [f'link_skills "{path}"' for path in self.manifest.skill_paths]
+            lines += [f'link_skills "{path}"' for path in self._skill_places()]
         return "\n".join([*lines, self.manifest.launch_cmd])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import hashlib
 import os
 import re
@@ -34,13 +35,19 @@ _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 _failed: dict[str, str] = {}
 
 
+@functools.cache
+def _interpreter(version: str) -> Path | None:
+    # A version manager's shim takes a third of a second to answer: once for each process is enough.
+    return find_python(version)
+
+
 async def install(manifest: Manifest, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
     """Return the mounts of an installed agent, installing it first where the cache has none.
 
     The directory appears under its name only when it is complete. Raises: AgentError naming the log.
     """
     wanted = manifest.host.python
-    python = await asyncio.to_thread(find_python, wanted) if wanted else None
+    python = await asyncio.to_thread(_interpreter, wanted) if wanted else None
     target = agent_dir(manifest.name)
     key = f"{manifest.name}@{manifest.host.version or 'latest'}-{_digest(manifest, backend.fingerprint(task), python)}"
     root = cache_dir() / "agents"

@@ -1,4 +1,4 @@
-"""Check voids and --as-of of /app/ledger.py; test_replay.py beside this file holds what the first step asked for."""
+"""Check voids and --as-of of /app/ledger.py; test_replay.py, which both steps share, holds what the first asked for."""
 
 import json
 import unittest

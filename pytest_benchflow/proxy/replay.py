@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +121,7 @@ class ReplayUpstream:
         for result, recorded, got in zip(results, found.outputs, outputs, strict=True):
             if recorded == got:
                 continue
-            start = len(os.path.commonprefix((recorded, got)))
+            start = _common(recorded, got)
             message = (
                 f"{self._path.name}:{found.line}: the output of {result.call_id} differs from the recording at "
                 f"character {start}: recorded {recorded[start : start + 60]!r}, got {got[start : start + 60]!r}"
@@ -227,10 +226,9 @@ def _nearness(recorded: tuple[_Said, ...], said: tuple[_Said, ...]) -> tuple[int
     return common, len(recorded) > common
 
 
-def _common(first: tuple[_Said, ...], second: tuple[_Said, ...]) -> int:
-    return next(
-        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
+def _common(first: Sequence[object], second: Sequence[object]) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
 async def _each(parts: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import tomllib
+from collections.abc import Mapping  # noqa: TC003 - read by pydantic
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pytest_benchflow.contracts import ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
@@ -15,7 +18,7 @@ from pytest_benchflow.proxy._bodies import answer_body
 from pytest_benchflow.records.jsontext import dumps, loads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
     from pytest_benchflow.contracts import Dialect, ModelRequest
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 class Call:
     """A tool call of a scripted answer; `arguments` is an object, or the JSON text as it is."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     id: str | None = None
@@ -33,6 +38,8 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class ScriptTurn:
     """One answer. Turns are used in order; one with `match` only by a request that holds that text."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     text: str | None = None
     calls: tuple[Call, ...] = ()
@@ -103,22 +110,13 @@ def load_script(path: Path) -> list[ScriptTurn]:
 
 
 def _turn(path: Path, number: int, values: Any) -> ScriptTurn:
-    place = f"{path}: turn {number}"
-    if not isinstance(values, dict):
-        raise UsageError(f"{place} is a {type(values).__name__}, where a table belongs")
-    calls = values.get("calls", [])
-    if not isinstance(calls, list):
-        raise UsageError(f"{place}: calls is a {type(calls).__name__}, where a list of tables belongs")
-    made = tuple(Call(**_known(f"{place}: a call", Call, call)) for call in calls)
-    return ScriptTurn(**{**_known(place, ScriptTurn, values), "calls": made})
-
-
-def _known(place: str, kind: type, values: Any) -> dict[str, Any]:
-    allowed = [each.name for each in fields(kind)]
-    unknown = sorted(set(values) - set(allowed)) if isinstance(values, dict) else ["not a table"]
-    if unknown:
-        raise UsageError(f"{place}: {', '.join(unknown)}; it takes {', '.join(allowed)}")
-    return dict(values)
+    try:
+        return TypeAdapter(ScriptTurn).validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(str(part + 1) if isinstance(part, int) else part for part in first["loc"])
+        allowed = ", ".join(each.name for each in fields(Call if "calls" in first["loc"] else ScriptTurn))
+        raise UsageError(f"{path}: turn {number}: {place}: {first['msg']}; it takes {allowed}") from None
 
 
 async def _whole(raw: bytes, turn: ScriptTurn) -> AsyncIterator[bytes]:

@@ -105,9 +105,10 @@ def host_parts() -> list[Path]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a sandbox's parts are; `etc` are the host's directories shown read-only below /etc."""
+    """Where a sandbox's parts are; `etc` are the host's directories shown read-only below /etc, `empty` is a file."""
 
     inside: InsideRoot
+    empty: Path
     hostname: str
     etc: Sequence[Path]
     mounts: Sequence[Mount]
@@ -150,8 +151,7 @@ class Layout:
         for part in (*host_parts(), *self.etc):
             argv += ["--ro-bind", str(part), str(part)]
         argv += [
-            *_hidden_settings(),
-            *_proc(),
+            *self._masks(),
             "--dev",
             "/dev",
             "--ro-bind",
@@ -162,27 +162,19 @@ class Layout:
             argv += ["--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target]
         return [*argv, "--chdir", "/", "--", str(interpreter()), "-ISE", SPAWNER, str(control)]
 
+    def _masks(self) -> list[str]:
+        """Cover what tells of the host: an empty file over each, as a device would still count as writable."""
+        argv = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+        for path in _covered_files():
+            argv += ["--ro-bind", str(self.empty), path]
+        if Path("/usr/local/etc").is_dir():
+            argv += ["--tmpfs", "/usr/local/etc", "--remount-ro", "/usr/local/etc"]
+        return [*argv, "--remount-ro", "/proc"]
+
 
 @functools.cache
-def _proc() -> tuple[str, ...]:
-    argv = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
-    for name in _HIDDEN_FILES:
-        if Path("/proc", name).exists():
-            argv += ["--ro-bind", "/dev/null", f"/proc/{name}"]
-    return (*argv, "--remount-ro", "/proc")
-
-
-@functools.cache
-def _hidden_settings() -> tuple[str, ...]:
-    """Cover files of the host's parts that may hold credentials: uid 0 inside reads what only root may."""
-    argv: list[str] = []
-    for part in host_parts():
-        argv += [
-            word
-            for name in _SETTINGS
-            if (part / name).is_file()
-            for word in ("--ro-bind", "/dev/null", str(part / name))
-        ]
-    if Path("/usr/local/etc").is_dir():
-        argv += ["--tmpfs", "/usr/local/etc", "--remount-ro", "/usr/local/etc"]
-    return tuple(argv)
+def _covered_files() -> tuple[str, ...]:
+    """Return the kernel's files and the settings with credentials: uid 0 inside reads what only root may."""
+    kernel = (Path("/proc", name) for name in _HIDDEN_FILES)
+    settings = (part / name for part in host_parts() for name in _SETTINGS)
+    return tuple(str(path) for path in (*kernel, *settings) if path.exists())

@@ -32,28 +32,34 @@ _NOBODY = 65534
 @functools.cache
 def shown_directories() -> tuple[Path, ...]:
     """Return the directories of /etc that are shown inside: none that holds a file not everybody may read."""
+    return tuple(path for path in _directories() if all(_is_public(inner) for inner in _below(path)))
+
+
+def _directories() -> list[Path]:
     found = (path for pattern in _DIRECTORIES for path in sorted(_ETC.glob(pattern)))
-    return tuple(path for path in found if path.is_dir() and not path.is_symlink() and _is_public(path))
+    return [path for path in found if path.is_dir() and not path.is_symlink() and _is_public(path)]
 
 
-def _is_public(top: Path) -> bool:
+def _below(top: Path) -> Iterator[Path]:
     for directory, names, files in os.walk(top):
-        for name in (*names, *files):
-            mode = Path(directory, name).lstat().st_mode
-            if not stat.S_ISLNK(mode) and not mode & stat.S_IROTH:
-                return False
-    return True
+        yield from (Path(directory, name) for name in (*names, *files))
+
+
+def _is_public(path: Path) -> bool:
+    mode = path.lstat().st_mode
+    return stat.S_ISLNK(mode) or bool(mode & stat.S_IROTH)
 
 
 @functools.cache
 def _copied() -> tuple[tuple[str, bytes | str], ...]:
     """Return (name, content) of the files, read once for each process; a str is where a link leads."""
     found: list[tuple[str, bytes | str]] = []
-    for name in _FILES:
-        path = _ETC / name
-        if path.is_symlink() and (_ETC / path.readlink()).resolve().is_relative_to("/usr"):
+    mixed = (inner for path in _directories() if path not in shown_directories() for inner in _below(path))
+    for path in (*(_ETC / name for name in _FILES), *mixed):
+        name = str(path.relative_to(_ETC))
+        if path.is_symlink() and (path.parent / path.readlink()).resolve().is_relative_to("/usr"):
             found.append((name, str(path.readlink())))
-        elif path.is_file() and path.stat().st_mode & stat.S_IROTH:
+        elif path.is_file() and _is_public(path.resolve()):
             found.append((name, path.read_bytes()))
     return tuple(found)
 
@@ -80,10 +86,12 @@ def write_etc(root: Path, hostname: str) -> None:
     etc = root / "etc"
     etc.mkdir(exist_ok=True)
     for name, content in _copied():
+        path = etc / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, str):
-            (etc / name).symlink_to(content)
+            path.symlink_to(content)
         else:
-            (etc / name).write_bytes(content)
+            path.write_bytes(content)
     (etc / "hostname").write_text(f"{hostname}\n")
     hosts = _ETC / "hosts"
     (etc / "hosts").write_text(
@@ -93,6 +101,9 @@ def write_etc(root: Path, hostname: str) -> None:
     if not is_root():
         users.append(["user", "x", "1000", "1000", "", "/root", "/bin/bash"])
         groups.append(["user", "x", "1000", ""])
-    for file, entries in (("passwd", users), ("group", groups)):
+    # Nobody has a password, but without an entry nobody could be changed to either.
+    shadow = [[fields[0], "*", "19000", "0", "99999", "7", "", "", ""] for fields in users]
+    for file, entries in (("passwd", users), ("group", groups), ("shadow", shadow)):
         text = "".join(":".join(fields) + "\n" for fields in entries)
         (etc / file).write_text(text, errors="surrogateescape")
+    (etc / "shadow").chmod(0o640)

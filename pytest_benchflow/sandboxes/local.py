@@ -83,8 +83,9 @@ class LocalSandbox:
         self._root = spec.scratch / "root"
         self._inside = InsideRoot(self._root)
         hostname = re.sub(r"[^A-Za-z0-9]+", "-", spec.id)[:63].strip("-") or "sandbox"
-        self._layout = Layout(self._inside, hostname, shown_directories(), spec.mounts)
+        self._layout = Layout(self._inside, spec.scratch / "empty", hostname, shown_directories(), spec.mounts)
         self._limits = Limits(spec.task.environment, hostname)
+        self.limits: Mapping[str, Any] = self._limits.report
         self._network: Network = "none"
         self._phase_name: PhaseName = "setup"
         self._phase: Phase | None = None
@@ -94,11 +95,6 @@ class LocalSandbox:
         self._phases = 0
         self._stopped = False
 
-    @property
-    def limits(self) -> Mapping[str, Any]:
-        """Return each limit asked for -> what was really applied, or why not."""
-        return self._limits.report
-
     async def prepare(self) -> None:
         """Lay out the root: system directories, /etc, the task's environment."""
         await self._copying(self._build)
@@ -106,6 +102,7 @@ class LocalSandbox:
     def _build(self) -> None:
         self._root.mkdir(mode=0o755)
         self._root.chmod(0o755)
+        self._layout.empty.touch(mode=0o444)
         for names, mode in ((_DIRECTORIES, 0o755), (_SHARED_DIRECTORIES, 0o777), (_STICKY_DIRECTORIES, 0o1777)):
             for name in names:
                 (self._root / name).mkdir(parents=True, exist_ok=True)

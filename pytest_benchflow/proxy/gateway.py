@@ -70,7 +70,7 @@ class GatewayEndpoint:
         self._recorder = recorder
         self._model = model
         self._drain = drain
-        self._warnings: list[str] = []
+        self._warnings: dict[str, None] = {}
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
         self._runner: web.ServerRunner | None = None
         self._port: int | None = None
@@ -129,7 +129,7 @@ class GatewayEndpoint:
             received=self._recorder.received,
             recorded=self._recorder.recorded,
             mismatch=self.mismatch,
-            warnings=(*self._warnings, *getattr(self._upstream, "warnings", ()), *self._recorder.warnings),
+            warnings=(*self._warnings, *self._recorder.warnings),
             in_flight=in_flight,
         )
 
@@ -216,10 +216,13 @@ class GatewayEndpoint:
         except ProviderError as error:
             return _refuse(exchange, dialect, 502, "provider", str(error))
         exchange.metadata.update(answer.metadata)
+        self._warnings.update(dict.fromkeys(answer.metadata.get("warnings", ())))
         headers = _controls.answer_headers(answer.headers)
         kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
         try:
-            if kind.startswith("text/event-stream"):
+            if kind.startswith("text/event-stream") or (
+                exchange.stream and answer.status == 200 and "json" not in kind
+            ):
                 return await _pass_stream(exchange, request, answer, headers, dialect)
             return await _pass_whole(exchange, answer, headers, dialect)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # The only limit here: a host that does not even accept a connection. How long an answer takes is the agent's matter.
 _CONNECT_SECONDS = 60.0
+_KEEPALIVE_SECONDS = 30
 _LONGEST_LINE = 1024 * 1024
 
 
@@ -65,7 +67,7 @@ class HttpUpstream:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
+                connector=aiohttp.TCPConnector(limit=0, socket_factory=_lasting_socket),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
                 trust_env=True,
                 max_line_size=_LONGEST_LINE,
@@ -102,6 +104,16 @@ class HttpUpstream:
         finally:
             # A connection given up in the middle of an answer cannot be used again.
             answer.close() if not answer.content.at_eof() else answer.release()
+
+
+def _lasting_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket that keeps a silent connection known to routers: an answer may take many minutes."""
+    made = socket.socket(*address[:3])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
+    return made
 
 
 def _said(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.jsontext import dumps, loads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
     from pytest_benchflow.contracts import Dialect, ModelRequest, Turn
     from pytest_benchflow.records.rundir import RunDir
@@ -67,13 +67,12 @@ def recording_path(task: Task, agent_name: str) -> Path:
 
 
 class ReplayUpstream:
-    """An upstream that gives a recording's answers; `warnings` lists tool outputs that were not as recorded.
+    """An upstream that gives a recording's answers; an answer's metadata warns of tool outputs not as recorded.
 
     `model` is the name by which the agent called its model then: some agents choose their wire format by it.
     """
 
     def __init__(self, path: Path, *, strict: bool = False) -> None:
-        self.warnings: list[str] = []
         self._path = path
         self._strict = strict
         self._exchanges = list(_read(path))
@@ -90,9 +89,11 @@ class ReplayUpstream:
             asked = None
         if dialect is None or not isinstance(asked, dict):
             raise ReplayMismatchError(f"{self._path.name}: the request to {request.path} holds no JSON object")
-        found = self._find(dialect, asked)
+        found, warnings = self._find(dialect, asked)
         found.uses += 1
-        metadata = {"replayed_line": found.line}
+        metadata: dict[str, Any] = {"replayed_line": found.line}
+        if warnings:
+            metadata["warnings"] = warnings
         if dialect.streams(request.path, asked) and 200 <= found.status < 300:
             headers = {"Content-Type": "text/event-stream; charset=utf-8"}
             return ModelResponse(found.status, headers, _each(dialect.disassemble(found.body, asked)), metadata)
@@ -102,7 +103,7 @@ class ReplayUpstream:
     async def close(self) -> None:
         """Do nothing: a recording holds no connection."""
 
-    def _find(self, dialect: Dialect, asked: Mapping[str, Any]) -> _Recorded:
+    def _find(self, dialect: Dialect, asked: Mapping[str, Any]) -> tuple[_Recorded, list[str]]:
         said, outputs = _said(dialect.request_turns(asked))
         chain = asked.get("previous_response_id")
         same = [
@@ -112,24 +113,22 @@ class ReplayUpstream:
             raise ReplayMismatchError(f"{self._path.name}: {self._difference(dialect.name, chain, said)}")
         # A request sent again gets its answer again; among equals the one whose outputs agree comes first.
         found = min(same, key=lambda each: (each.uses, each.outputs != outputs, each.line))
-        if found.outputs != outputs:
-            self._outputs_differ(found, said, outputs)
-        return found
+        differing = list(self._differing(found, said, outputs))
+        if differing and self._strict:
+            raise ReplayMismatchError(differing[0])
+        return found, differing
 
-    def _outputs_differ(self, found: _Recorded, said: tuple[_Said, ...], outputs: tuple[str, ...]) -> None:
+    def _differing(self, found: _Recorded, said: tuple[_Said, ...], outputs: tuple[str, ...]) -> Iterator[str]:
+        """Yield what is different in each tool output that is not as recorded."""
         results = [turn for turn in said if turn.role == "tool"]
         for result, recorded, got in zip(results, found.outputs, outputs, strict=True):
             if recorded == got:
                 continue
             start = _common(recorded, got)
-            message = (
+            yield (
                 f"{self._path.name}:{found.line}: the output of {result.call_id} differs from the recording at "
                 f"character {start}: recorded {recorded[start : start + 60]!r}, got {got[start : start + 60]!r}"
             )
-            if self._strict:
-                raise ReplayMismatchError(message)
-            if message not in self.warnings:
-                self.warnings.append(message)
 
     def _difference(self, dialect: str, chain: str | None, said: tuple[_Said, ...]) -> str:
         spoken = sorted({each.dialect for each in self._exchanges})
@@ -153,7 +152,8 @@ def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[
     for record in sorted(read_records(rundir.llm), key=lambda each: int(each["metadata"]["started_seq"])):
         dialect = dialect_for(record["request"]["path"])
         response = record["response"] or {}
-        if dialect is None:
+        if dialect is None or record["metadata"]["client_gone"]:
+            # An answer that came too late would lead a replayed agent, which is never late, off its history.
             continue
         outcome = dialect.outcome(response.get("status_code"), response.get("body"), record["error"])
         if outcome.kind == "completed":

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_benchflow.dialects._match import dialect_for
@@ -88,6 +88,7 @@ TURNS = st.builds(
 
 
 @pytest.mark.parametrize("name", PATHS)
+@settings(deadline=None)
 @given(turn=TURNS)
 def test_any_answer_survives_the_wire(name: str, turn: ScriptTurn) -> None:
     dialect = dialect_of(name)

@@ -13,7 +13,9 @@ import aiohttp
 import pytest
 
 from pytest_benchflow.proxy.gateway import Gateway
+from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.scripted import Call, ScriptedUpstream, ScriptTurn
+from pytest_benchflow.proxy.serve import serving
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
 from tests.unit.proxy.door import CHAT, PATHS, asking, door, run, until
@@ -332,7 +334,10 @@ def test_an_answer_withheld_for_long_arrives(tmp_path: Path) -> None:
     seconds = float(os.environ.get("BENCHFLOW_TEST_WITHHOLD", "3"))
 
     async def work() -> None:
-        async with door(tmp_path, ScriptedUpstream([ScriptTurn(text="at last", delay=seconds)])) as agent:
+        async with (
+            serving(ScriptedUpstream([ScriptTurn(text="at last", delay=seconds)])) as url,
+            door(tmp_path, HttpUpstream(url, api_key=None, model="m")) as agent,
+        ):
             answer = await agent.post(asking("take your time"))
             assert answer.json["choices"][0]["message"]["content"] == "at last"
             assert agent.records()[0]["duration_ms"] >= seconds * 1000

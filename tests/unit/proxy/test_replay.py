@@ -212,6 +212,7 @@ def test_a_recording_holds_completed_exchanges_in_the_order_they_began_and_nothi
         ScriptTurn(text="slow", delay=0.3, match="slow"),
         ScriptTurn(text="fast", match="fast"),
         ScriptTurn(text="cut", finish="length", match="cut"),
+        ScriptTurn(text="late", delay=0.2, match="late"),
     ]
 
     async def work() -> None:
@@ -221,6 +222,8 @@ def test_a_recording_holds_completed_exchanges_in_the_order_they_began_and_nothi
             for text in ("fast", "cut", "fails"):
                 await agent.post(body(SYSTEM, {"role": "user", "content": text}, tools=[{"type": "function"}]))
             await agent.post(body(PROMPT), "/v1/unknown")
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(agent.post(body({"role": "user", "content": "late"})), 0.1)
             await slow
 
     run(work())

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pytest_benchflow
@@ -150,6 +150,7 @@ def test_only_what_is_new_is_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
 PIECES = st.sampled_from(["a", '"', "\\", '\\\\"', PLAIN, ODD, PLAIN[:9], "AKIA" + "Q7" * 8, "\n", "é", "x" * 9])
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.lists(PIECES, max_size=4).map("".join), max_size=6), min_size=2, max_size=6), st.booleans())
 def test_what_is_remembered_never_changes_the_result(bodies: list[list[str]], escape: bool) -> None:
     kept = redact._REMEMBER_FROM, redact._STEP

@@ -65,17 +65,18 @@ def test_a_turn_is_done_recorded_and_leaves_nobody_alive(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", MODELS)
 def test_an_agent_in_a_hanging_model_call_is_killed_when_its_time_is_up(name: str, tmp_path: Path) -> None:
     agent = load(name)
+    limit = {"baseline": 4.0, "openhands": 12.0}[name]
     turns = [ScriptTurn(calls=(shell(name, f"{DAEMON}; sleep 0.1"),)), ScriptTurn(hang=True, repeat=True)]
 
     async def play() -> None:
         async with rig(tmp_path, agent=agent, turns=turns) as made:
-            outcome = await made.run(agent, timeout_sec=6.0)
+            outcome = await made.run(agent, timeout_sec=limit)
             assert (outcome.stop, outcome.error, outcome.n_tool_calls) == ("timeout", None, 1)
             assert outcome.in_flight_at_timeout is None
             assert outcome.idle_before_timeout_s is not None
             assert outcome.idle_before_timeout_s > 1
             (event,) = made.events("agent_timeout")
-            assert (event["reason"], event["timeout_sec"]) == ("timeout", 6.0)
+            assert (event["reason"], event["timeout_sec"]) == ("timeout", limit)
             assert await made.survivors() == ""
 
     asyncio.run(play())

@@ -45,7 +45,7 @@ class Cell:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Return the values that must never be written anywhere."""
-        named = {**self.config.agent_env, **self.environment}
+        named = {**self.config.agent_env, **self.environment, **expand_env(self.task.solution_env, host_variable)}
         for step in self.task.steps:
             named.update(expand_env(step.verifier.env, host_variable))
         # A value written literally in a task file is public; one taken from the host is not.

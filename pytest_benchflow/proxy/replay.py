@@ -42,8 +42,7 @@ class _Said:
         if self.role == "tool":
             return f"tool result of {self.call_id}"
         calls = "".join(f" {name}({arguments})[{call_id}]" for call_id, name, arguments in self.calls)
-        shown = f"{self.role}: {self.text!r}{calls}"
-        return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+        return f"{self.role}: {self.text!r}{calls}"
 
 
 @dataclass(slots=True)
@@ -140,7 +139,18 @@ class ReplayUpstream:
         got = str(said[at]) if at < len(said) else "the end of the history"
         if recorded == got:
             recorded, got = f"previous_response_id {near.chain}", f"previous_response_id {chain}"
+        recorded, got = _cut_around(recorded, got)
         return f"no recorded request fits; nearest is line {near.line}, turn {at + 1}: recorded {recorded}; got {got}"
+
+
+def _cut_around(first: str, second: str) -> tuple[str, str]:
+    """Return both texts cut down to the surroundings of their first difference."""
+    start = max(_common(first, second) - _SHOWN // 4, 0) if max(len(first), len(second)) > _SHOWN else 0
+    return _cut(first, start), _cut(second, start)
+
+
+def _cut(text: str, start: int) -> str:
+    return ("…" if start else "") + text[start : start + _SHOWN] + ("…" if len(text) > start + _SHOWN else "")
 
 
 def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[str, Any] | None = None) -> Path:

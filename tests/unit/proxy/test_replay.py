@@ -266,3 +266,20 @@ def test_nothing_completed_is_no_recording(task: Task, tmp_path: Path) -> None:
     run(work())
     with pytest.raises(RecordError, match="holds no completed exchange"):
         write_recording(RunDir(tmp_path / "run"), task, "baseline")
+
+
+def test_a_difference_far_into_a_long_prompt_is_shown_where_it_is(tmp_path: Path) -> None:
+    long = "word " * 200
+    path = tmp_path / "baseline.jsonl"
+    said = {"path": CHAT, "body": body({"role": "user", "content": long + "one file"})}
+    path.write_text(json.dumps({"request": said, "response": {"status_code": 200, "body": {}}}) + "\n")
+
+    async def work() -> None:
+        async with door(tmp_path / "again", ReplayUpstream(path)) as agent:
+            await agent.post(body({"role": "user", "content": long + "two files"}))
+            shown = agent.endpoint.mismatch or ""
+            assert "one file'" in shown
+            assert "two files'" in shown
+            assert len(shown) < 400
+
+    run(work())

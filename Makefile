@@ -28,7 +28,7 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml requirements/ci.txt
 	@touch $@ $(VENV)/.core
 
 demo: $(VENV)/.core
-	@$(BIN)/python -m pytest tasks; code=$$?; echo "artifacts: $$(ls -td jobs/*/ | head -n 1)"; exit $$code
+	@$(BIN)/python -m pytest tasks; code=$$?; echo "artifacts: $$(ls -td jobs/*/ 2>/dev/null | head -n 1)"; exit $$code
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2

@@ -255,6 +255,8 @@ class _Assembly:
             reason = "an error event came after the status"
         if reason is None and not done:
             reason = "the stream ended without [DONE]"
+        if reason is None and not self._choices:
+            reason = "the stream held no choice"
         return body, reason
 
     def _add(self, chunk: Mapping[str, Any]) -> None:

@@ -159,6 +159,7 @@ def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[
     `facts` (task digest, agent version, model …) become the first line. Raises: RecordError when none completed.
     """
     kept: list[bytes] = []
+    histories: list[list[Any]] = [[]]  # by line from 1 on; the first line holds no exchange
     for record in sorted(read_records(rundir.llm), key=lambda each: int(each["metadata"]["started_seq"])):
         dialect = dialect_for(record["request"]["path"])
         response = record["response"] or {}
@@ -167,7 +168,8 @@ def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[
             continue
         outcome = dialect.outcome(response.get("status_code"), response.get("body"), record["error"])
         if outcome.kind == "completed":
-            request = {"method": "POST", "path": record["request"]["path"], "body": _slim(record["request"]["body"])}
+            request = {"method": "POST", "path": record["request"]["path"]}
+            request.update(_continued(_slim(record["request"]["body"]), histories))
             answer = {key: response[key] for key in ("status_code", "body")}
             kept.append(dumps({"request": request, "response": answer}))
     if not kept:
@@ -187,11 +189,44 @@ def _slim(body: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def _history_key(body: Mapping[str, Any]) -> str | None:
+    return next((key for key in ("messages", "input") if isinstance(body.get(key), list)), None)
+
+
+def _continued(body: dict[str, Any], histories: list[list[Any]]) -> dict[str, Any]:
+    """Return a request's body without the history that an earlier line holds, and that line's number.
+
+    Otherwise a recording would hold each turn once for every turn after it.
+    """
+    key = _history_key(body)
+    history: list[Any] = body[key] if key else []
+    held = [
+        (len(earlier), line)
+        for line, earlier in enumerate(histories, 1)
+        if earlier and history[: len(earlier)] == earlier
+    ]
+    histories.append(history)
+    if key is None or not held:
+        return {"body": body}
+    length, line = max(held)
+    return {"continues": line, "body": {**body, key: history[length:]}}
+
+
+def _whole(request: Mapping[str, Any], histories: dict[int, Any]) -> dict[str, Any]:
+    """Return a request's body with the history of the line that it continues. Raises: KeyError, TypeError."""
+    body: dict[str, Any] = request["body"]
+    key = _history_key(body)
+    if "continues" in request and key is not None:
+        body = {**body, key: [*histories[request["continues"]], *body[key]]}
+    return body
+
+
 def _is_system(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") in ("system", "developer")
 
 
 def _read(path: Path) -> Iterable[_Recorded]:
+    histories: dict[int, Any] = {}
     for number, record in enumerate(read_records(path), 1):
         if "recording" in record:
             continue
@@ -200,8 +235,10 @@ def _read(path: Path) -> Iterable[_Recorded]:
             dialect = dialect_for(request["path"])
             if dialect is None:
                 raise RecordError(f"{path}:{number}: no model API has the path {request['path']!r}")
-            said, outputs = _said(dialect.request_turns(request["body"]))
-            chain, model = request["body"].get("previous_response_id"), str(request["body"].get("model"))
+            asked = _whole(request, histories)
+            histories[number] = asked.get(_history_key(asked) or "")
+            said, outputs = _said(dialect.request_turns(asked))
+            chain, model = asked.get("previous_response_id"), str(asked.get("model"))
             status, body = response["status_code"], response["body"]
         except (KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}:{number}: not a recorded exchange ({error!r})") from None

@@ -239,6 +239,18 @@ def test_a_recording_holds_completed_exchanges_in_the_order_they_began_and_nothi
     )
 
 
+def test_a_recording_holds_each_turn_once(task: Task, recorded: dict[str, Any]) -> None:
+    _, title, first, last = [
+        json.loads(line) for line in recording_path(task, "baseline").read_text(encoding="utf-8").splitlines()
+    ]
+    if title["request"]["body"]["messages"] == [PROMPT]:
+        title, first = first, title
+    assert [title["request"]["body"]["messages"], first["request"]["body"]["messages"]] == [[TITLE], [PROMPT]]
+    assert "continues" not in title["request"] and "continues" not in first["request"]
+    assert last["request"]["body"]["messages"] == [called(recorded["calls"]), *outputs()]
+    assert last["request"]["continues"] in (2, 3)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -247,8 +259,12 @@ def test_a_recording_holds_completed_exchanges_in_the_order_they_began_and_nothi
         ('{"request": {}}\n', ":1: not a recorded exchange"),
         ("nonsense\n", ":1: not JSON"),
         ('{"request": {"path": "/x", "body": {}}, "response": {}}\n', "no model API has the path '/x'"),
+        (
+            json.dumps({"request": {"path": CHAT, "body": {"messages": []}, "continues": 7}}),
+            ":1: not a recorded exchange",
+        ),
     ],
-    ids=["empty", "head-only", "no-path", "no-json", "odd-path"],
+    ids=["empty", "head-only", "no-path", "no-json", "odd-path", "no-such-line"],
 )
 def test_a_broken_recording_names_file_and_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "baseline.jsonl"

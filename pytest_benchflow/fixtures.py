@@ -37,17 +37,21 @@ MARKER = "benchflow_task"
 class Runs:
     """The rollouts of this process: settled at the start, started when the first one is asked for."""
 
-    def __init__(self, settings: Settings, session_id: str, *, leads: bool) -> None:
-        self.settings = settings
+    def __init__(self, settings: Callable[[], Settings], session_id: str, leads: bool) -> None:
+        self._settings = settings
         self.session_id = session_id
         self.leads = leads
         # Told of each phase of a rollout as it begins: (task, agent, phase).
         self.watch: Callable[[str, str, str], None] | None = None
         # Told of the directory of each rollout that this process has run.
         self.finished: Callable[[Path], None] | None = None
-        # Directory names that two tasks of this session share.
-        self.shared_names: frozenset[str] = frozenset()
+        self._shared_names: frozenset[str] | None = None
         self._session: RolloutSession | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """Return what this session was asked for. Raises: pytest.UsageError."""
+        return self._settings()
 
     def session(self) -> RolloutSession:
         """Return the session that runs rollouts, made on first use."""
@@ -72,6 +76,12 @@ class Runs:
         if phases and self.finished:
             self.finished(rollout.path)
         return rollout
+
+    def shares_its_name(self, task: Task, items: Iterable[pytest.Item]) -> bool:
+        """Tell whether another task of the session has a directory of the same name."""
+        if self._shared_names is None:
+            self._shared_names = _shared_names(items)
+        return task.slug in self._shared_names
 
     def open(self) -> None:
         """Take the job's directory, in the process that leads. Raises: UsageError when another session has it."""
@@ -193,7 +203,7 @@ def rollout(
             agent=agent,
             sandbox=sandbox.backend if isinstance(sandbox, SandboxHandle) else sandbox,
             model=model if resolve_agent(agent).uses_model else "none",
-            distinguish=task.slug in runs.shared_names,
+            distinguish=runs.shares_its_name(task, request.session.items),
         )
         finished = runs.get(config, task)
         _remember(request, finished)
@@ -209,7 +219,10 @@ def parametrize_matrix(metafunc: pytest.Metafunc) -> None:
     from pytest_benchflow.rollout.plan import plan
 
     try:
-        cells = plan(metafunc.config.stash[RUNS].settings, _load(marked_path(metafunc.definition)))
+        cells = plan(
+            metafunc.config.stash[RUNS].settings,
+            _load(marked_path(metafunc.definition)),
+        )
     except BenchflowError:
         # The `task` fixture says what is wrong, in the one test that it concerns.
         return
@@ -217,8 +230,24 @@ def parametrize_matrix(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("benchflow_cell", cells, indirect=True, ids=[cell.cell_id for cell in cells])
 
 
-def find_shared_names(items: Iterable[pytest.Item], runs: Runs) -> None:
-    """Find the directory names that two tasks of the session share; their rollouts get longer names."""
+def marked_path(node: pytest.Item) -> Path:
+    """Return the task directory that a test's marker names. Raises: UsageError saying what is accepted."""
+    marker = node.get_closest_marker(MARKER)
+    accepted = f'@pytest.mark.{MARKER}("tasks/csv-report"), with one path relative to the root directory'
+    if marker is None:
+        raise UsageError(f"the fixture `task` needs a marker that names the task: {accepted}")
+    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str | os.PathLike):
+        came = ", ".join(
+            [
+                *map(repr, marker.args),
+                *(f"{name}={value!r}" for name, value in marker.kwargs.items()),
+            ]
+        )
+        raise UsageError(f"the marker is {accepted}; it was given ({came})")
+    return Path(os.path.normpath(node.config.rootpath / marker.args[0]))
+
+
+def _shared_names(items: Iterable[pytest.Item]) -> frozenset[str]:
     paths: dict[str, set[Path]] = {}
     for item in items:
         cell = getattr(item, "cell", None)
@@ -230,19 +259,7 @@ def find_shared_names(items: Iterable[pytest.Item], runs: Runs) -> None:
             except UsageError:
                 continue
             paths.setdefault(path.name, set()).add(path)
-    runs.shared_names = frozenset(name for name, places in paths.items() if len(places) > 1)
-
-
-def marked_path(node: pytest.Item) -> Path:
-    """Return the task directory that a test's marker names. Raises: UsageError saying what is accepted."""
-    marker = node.get_closest_marker(MARKER)
-    accepted = f'@pytest.mark.{MARKER}("tasks/csv-report"), with one path relative to the root directory'
-    if marker is None:
-        raise UsageError(f"the fixture `task` needs a marker that names the task: {accepted}")
-    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str | os.PathLike):
-        came = ", ".join([*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())])
-        raise UsageError(f"the marker is {accepted}; it was given ({came})")
-    return Path(os.path.normpath(node.config.rootpath / marker.args[0]))
+    return frozenset(name for name, places in paths.items() if len(places) > 1)
 
 
 def _load(path: Path) -> Task:

@@ -1,28 +1,28 @@
-"""The pytest hooks of this package, each a few lines that hand on at once (entry point: benchflow)."""
+"""The pytest hooks of this package, each a few lines that hand on at once (entry point: benchflow).
+
+Most pytest sessions have nothing to do with tasks. Whatever only those others need is imported when it is needed.
+"""
 
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_benchflow import hookspecs, registry
-from pytest_benchflow.collect import options
-from pytest_benchflow.collect.tasks import SELECTION, CellItem, collect_directory
+from pytest_benchflow import hookspecs
 from pytest_benchflow.errors import BenchflowError, UnsupportedError
-from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, find_shared_names, parametrize_matrix
-from pytest_benchflow.report.attach import attach
-from pytest_benchflow.report.terminal import RolloutReport, header, status_of
+from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, parametrize_matrix
+from pytest_benchflow.settings import INI_ONLY, INI_TYPES, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable
     from pathlib import Path
 
-pytest_plugins = ["pytest_benchflow.fixtures"]
+    from pytest_benchflow.collect.selection import Selection
+    from pytest_benchflow.report.terminal import RolloutReport
 
-REPORT = pytest.StashKey[RolloutReport]()
+pytest_plugins = ["pytest_benchflow.fixtures"]
 
 MARKERS = (
     f'{MARKER}(path): the task directory of this test, such as "tasks/csv-report", relative to the root directory.',
@@ -30,6 +30,13 @@ MARKERS = (
     "rollout: items that are rollouts (added by pytest-benchflow).",
     "check: items that check what a rollout left (added by pytest-benchflow).",
 )
+# What third parties may register.
+KINDS = ("agents", "sandboxes", "checks")
+# The files that make a directory one that pytest must not enter by itself.
+OURS = ("task.toml", "task.md", "job.json")
+
+_SELECTION: pytest.StashKey[Selection] = pytest.StashKey()
+_REPORT: pytest.StashKey[RolloutReport] = pytest.StashKey()
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -38,40 +45,74 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer the options."""
-    options.add_options(parser)
+    """Offer each option as `--benchflow-NAME` and as the ini value `benchflow_NAME`."""
+    group = parser.getgroup("benchflow", "agent benchmarks (pytest-benchflow)")
+    for option in OPTIONS:
+        how: dict[str, Any] = {"action": "store_true"}
+        if option.kind != "bool":
+            action = "append" if option.kind == "list" else "store"
+            how = {
+                "action": action,
+                "metavar": "|".join(option.choices) or option.metavar,
+            }
+        # The default stays None: only so can an ini value be told from an option that was not given.
+        group.addoption(option.flag, dest=option.ini, default=None, help=option.help, **how)
+        parser.addini(
+            option.ini,
+            help=f"{option.help}; as {option.flag}",
+            type=INI_TYPES[option.kind],
+            default=None,
+        )
+    for name, kind, _, text in INI_ONLY:
+        parser.addini(name, help=text, type=kind, default=None)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Complete the command line while it can still be changed."""
-    options.add_arguments(early_config, args)
+    """Complete the command line while it can still be changed, in sessions that may be about tasks."""
+    known = early_config.known_args_namespace
+    named = known.benchflow_agent or known.benchflow_model or getattr(known, "numprocesses", None)
+    here = early_config.invocation_params.dir
+    if named or _inside(here / str(argument).partition("::")[0] for argument in known.file_or_dir or ("",)):
+        from pytest_benchflow.collect.options import add_arguments
+
+        add_arguments(early_config, args)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read what was asked for and refuse what cannot be, before anything is collected."""
+    """Refuse what cannot be before anything is collected; without any value of ours there is nothing to refuse."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    for kind in ("agents", "sandboxes", "checks"):
-        _register(config, kind)
-    selection = config.stash[SELECTION] = options.read_selection(config)
-    if selection.in_use:
-        options.check_names(selection, config)
-        options.check_models(selection.settings)
-        options.check_agent_env(selection.settings)
-    report = config.stash[REPORT] = RolloutReport(config)
-    config.pluginmanager.register(report, "benchflow-report")
-    config.stash[RUNS] = _runs(config, report)
+    config.stash[RUNS] = Runs(lambda: _selection(config).settings, *_identity(config))
+    config.pluginmanager.register(_Listener(config), "benchflow-listener")
+    _register(config)
+    if _has_values(config):
+        from pytest_benchflow.collect.options import check_values
+
+        check_values(_selection(config), config)
+    if getattr(config.option, "numprocesses", None) and _worker(config) is None and _selection(config).in_use:
+        from pytest_benchflow.collect.interrupt import LocalWorkers
+
+        config.pluginmanager.register(LocalWorkers(), "benchflow-local-workers")
 
 
-def pytest_unconfigure() -> None:
-    """Forget what hooks registered."""
-    registry.forget_registered()
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End what rollouts started, and forget what hooks registered."""
+    if RUNS in config.stash:
+        config.stash[RUNS].close()
+    if any(getattr(config.hook, f"pytest_benchflow_{kind}").get_hookimpls() for kind in KINDS):
+        from pytest_benchflow.registry import forget_registered
+
+        forget_registered()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Say what will run, in sessions that are about tasks."""
-    selection = config.stash[SELECTION]
+    if not _has_values(config) and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        return None
+    from pytest_benchflow.report.terminal import header
+
+    selection = _selection(config)
     return header(selection.settings) if selection.in_use else None
 
 
@@ -81,7 +122,11 @@ def pytest_collect_directory(
 ) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
     """Keep pytest out of tasks and jobs, and collect the tasks that were asked for."""
     collector = yield
-    return collect_directory(path, parent, collector)
+    if not any(os.path.exists(f"{path}/{name}") for name in OURS):  # noqa: PTH110 - for every directory of a session
+        return collector
+    from pytest_benchflow.collect.tasks import collect_directory
+
+    return collect_directory(path, parent, collector, _selection(parent.config))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -90,20 +135,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """See which tasks share a name, while all items are still there."""
-    find_shared_names(items, config.stash[RUNS])
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Take the job's directory before the first rollout."""
     config = session.config
-    ours = any(isinstance(item, CellItem) for item in session.items)
-    distributes = not session.items and config.stash[SELECTION].in_use
-    if (ours or distributes) and not config.option.collectonly:
-        with _usage_errors():
+    items = any(hasattr(item, "cell") for item in session.items)
+    if not config.option.collectonly and (items or (_distributes(config) and _selection(config).in_use)):
+        try:
             config.stash[RUNS].open()
+        except BenchflowError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -111,44 +151,53 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a cell that cannot run here into a skip, and let the report carry what its rollout came to."""
-    unsupported = call.excinfo is not None and isinstance(call.excinfo.value, UnsupportedError)
-    if unsupported:
-        reason = str(call.excinfo and call.excinfo.value)
+    if call.excinfo is not None and isinstance(call.excinfo.value, UnsupportedError):
+        reason = str(call.excinfo.value)
         call.excinfo = pytest.CallInfo.from_call(lambda: pytest.skip(reason), call.when).excinfo
     report = yield
-    attach(report, item, getattr(item, "role", None), item.stash.get(SUMMARY, None))
+    if SUMMARY in item.stash or hasattr(item, "role"):
+        from pytest_benchflow.report.attach import attach
+
+        attach(report, item, getattr(item, "role", None), item.stash.get(SUMMARY, None))
     return report
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> Any:
     """Show solved, unsolved and timeout as categories of their own."""
+    if not hasattr(report, "benchflow_outcome"):
+        return None
+    from pytest_benchflow.report.terminal import status_of
+
     return status_of(report)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End what rollouts started; a run in which nothing could run fails."""
-    config = session.config
-    config.stash[RUNS].close()
-    if session.exitstatus == pytest.ExitCode.OK and config.stash[REPORT].all_skipped:
+    session.config.stash[RUNS].close()
+    report = session.config.stash.get(_REPORT, None)
+    if report is not None and report.all_skipped and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Write the table of rollouts."""
-    config.stash[REPORT].write(terminalreporter)
+    report = config.stash.get(_REPORT, None)
+    if report is not None:
+        report.write(terminalreporter)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Give each xdist worker the job's name and the session's id, which are decided once."""
     runs = node.config.stash[RUNS]
-    node.workerinput["benchflow"] = {
+    sent = {
         "job_name": runs.settings.job_name,
         "session_id": runs.session_id,
         "warns": node.gateway.id == "gw0",
     }
+    node.workerinput["benchflow"] = sent
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -161,26 +210,75 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return CellScheduling(config, log)
 
 
-def _runs(config: pytest.Config, report: RolloutReport) -> Runs:
-    worker = options.worker_input(config)
-    session_id = worker["session_id"] if worker else os.urandom(8).hex()
-    runs = Runs(config.stash[SELECTION].settings, session_id, leads=worker is None)
-    if worker is None:
-        runs.watch = report.phase
-    runs.finished = lambda path: config.hook.pytest_benchflow_rollout_finished(path=path)
-    return runs
+class _Listener:
+    """Hears reports, of this process or of xdist workers, and hands on those that are about rollouts."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        config.stash[RUNS].watch = self._phase
+        config.stash[RUNS].finished = lambda path: config.hook.pytest_benchflow_rollout_finished(path=path)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Hand on a report that this package has added to."""
+        if hasattr(report, "benchflow_role") or hasattr(report, "benchflow_rollout"):
+            self._report().hear(report)
+
+    def _phase(self, task: str, agent: str, phase: str) -> None:
+        if _worker(self._config) is None:
+            self._report().phase(task, agent, phase)
+
+    def _report(self) -> RolloutReport:
+        from pytest_benchflow.report.terminal import RolloutReport
+
+        return self._config.stash.setdefault(_REPORT, RolloutReport(self._config))
 
 
-def _register(config: pytest.Config, kind: str) -> None:
-    with _usage_errors():
-        for offered in getattr(config.hook, f"pytest_benchflow_{kind}")():
-            for name, plugin in offered.items():
-                registry.register(kind, name, plugin)
+def _selection(config: pytest.Config) -> Selection:
+    """Return what this session was asked for, read on first use."""
+    if _SELECTION not in config.stash:
+        from pytest_benchflow.collect.options import read_selection
+
+        config.stash[_SELECTION] = read_selection(config, _worker(config))
+    return config.stash[_SELECTION]
 
 
-@contextmanager
-def _usage_errors() -> Iterator[None]:
+def _has_values(config: pytest.Config) -> bool:
+    """Tell whether any value of ours is set on the command line or in the ini file."""
+    if any(getattr(config.option, option.ini) is not None for option in OPTIONS):
+        return True
     try:
-        yield
-    except BenchflowError as error:
-        raise pytest.UsageError(str(error)) from None
+        return any(config.getini(name) is not None for name in (*(option.ini for option in OPTIONS), INI_ONLY[0][0]))
+    except (TypeError, ValueError, pytest.UsageError):
+        return True  # a value of another type is a value; who reads it says what is wrong
+
+
+def _identity(config: pytest.Config) -> tuple[str, bool]:
+    """Return the session's id, which xdist workers share, and whether this process leads."""
+    worker = _worker(config)
+    return (worker["session_id"], False) if worker else (os.urandom(8).hex(), True)
+
+
+def _worker(config: pytest.Config) -> dict[str, Any] | None:
+    """Return what the xdist controller sent to this worker; None in every other process."""
+    sent: dict[str, Any] = getattr(config, "workerinput", {})
+    received: dict[str, Any] | None = sent.get("benchflow")
+    return received
+
+
+def _distributes(config: pytest.Config) -> bool:
+    return config.getoption("dist", "no") != "no" and _worker(config) is None
+
+
+def _inside(paths: Iterable[Path]) -> bool:
+    """Tell whether one of the paths is, or lies in, a task or a job."""
+    return any((place / name).exists() for path in paths for place in (path, *path.parents) for name in OURS)
+
+
+def _register(config: pytest.Config) -> None:
+    """Take what third parties offer."""
+    for kind in KINDS:
+        offers = getattr(config.hook, f"pytest_benchflow_{kind}")
+        if offers.get_hookimpls():
+            from pytest_benchflow.collect.options import register
+
+            register(kind, offers())

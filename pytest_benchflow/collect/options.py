@@ -1,4 +1,4 @@
-"""Offer every option on the command line and in the ini file, and read back what was asked for."""
+"""Read what was asked for on the command line and in the ini file, and refuse what cannot be."""
 
 from __future__ import annotations
 
@@ -10,32 +10,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow import registry
-from pytest_benchflow.collect.selection import Selection, absolute_paths, conftest_anchors
+from pytest_benchflow.collect.selection import (
+    Selection,
+    absolute_paths,
+    conftest_anchors,
+)
 from pytest_benchflow.errors import BenchflowError, UsageError
-from pytest_benchflow.settings import INI_ONLY, OPTIONS, Option, Settings, read_settings
+from pytest_benchflow.settings import INI_ONLY, Option, Settings, read_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-_INI_TYPES: dict[str, Any] = {"str": "string", "int": "int", "float": "float", "bool": "bool", "list": "args"}
-_ACCEPTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "list": "a list of words"}
+_ACCEPTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list": "a list of words",
+}
 _TASKS_INI, _, _DEFAULT_TASKS, _ = INI_ONLY[0]
-
-
-def add_options(parser: pytest.Parser) -> None:
-    """Add each option as `--benchflow-NAME` and as the ini value `benchflow_NAME`."""
-    group = parser.getgroup("benchflow", "agent benchmarks (pytest-benchflow)")
-    for option in OPTIONS:
-        how: dict[str, Any] = {"action": "append" if option.kind == "list" else "store", "metavar": option.metavar}
-        if option.choices:
-            how["metavar"] = "|".join(option.choices)
-        if option.kind == "bool":
-            how = {"action": "store_true"}
-        # The default stays None: only so can an ini value be told from an option that was not given.
-        group.addoption(option.flag, dest=option.ini, default=None, help=option.help, **how)
-        parser.addini(option.ini, help=f"{option.help}; as {option.flag}", type=_INI_TYPES[option.kind], default=None)
-    for name, kind, _default, text in INI_ONLY:
-        parser.addini(name, help=text, type=kind, default=None)  # type: ignore[arg-type]
 
 
 def add_arguments(config: pytest.Config, args: list[str]) -> None:
@@ -63,10 +56,12 @@ def in_use(config: pytest.Config, known: Any) -> bool:
     return Selection(Settings(), config.rootpath, named, _everywhere(known), listed).in_use
 
 
-def read_selection(config: pytest.Config) -> Selection:
-    """Return what this session was asked for. Raises: pytest.UsageError naming what is accepted."""
+def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> Selection:
+    """Return what this session was asked for; `worker` is what the xdist controller sent, None elsewhere.
+
+    Raises: pytest.UsageError naming what is accepted.
+    """
     given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
-    everywhere = _everywhere(config.option)
     try:
         settings = read_settings(
             lambda option: _value(config, option),
@@ -75,18 +70,41 @@ def read_selection(config: pytest.Config) -> Selection:
         )
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
-    worker = worker_input(config)
     return Selection(
-        settings=replace(settings, job_name=worker["job_name"] if worker else settings.job_name or _job_name(settings)),
+        settings=replace(
+            settings,
+            job_name=worker["job_name"] if worker else settings.job_name or _job_name(settings),
+        ),
         root=config.rootpath,
         named=absolute_paths(given, config.invocation_params.dir) if not config.option.pyargs else (),
-        everywhere=everywhere,
+        everywhere=_everywhere(config.option),
         listed=_listed(config),
         warns=worker is None or worker["warns"],
     )
 
 
-def check_models(settings: Settings) -> None:
+def check_values(selection: Selection, config: pytest.Config) -> None:
+    """Refuse what this session cannot use: names that do not exist, models without a key, unset variables.
+
+    In a session that is not about tasks, values in the ini file are nobody's concern. Raises: pytest.UsageError.
+    """
+    if selection.in_use:
+        _check_names(selection, config)
+        _check_models(selection.settings)
+        _check_agent_env(selection.settings)
+
+
+def register(kind: str, offers: Iterable[Mapping[str, Any]]) -> None:
+    """Register what hooks returned for a kind. Raises: pytest.UsageError on a taken name."""
+    try:
+        for offered in offers:
+            for name, plugin in offered.items():
+                registry.register(kind, name, plugin)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _check_models(settings: Settings) -> None:
     """Refuse models of no known form, or without a key, where an agent would call them. Raises: pytest.UsageError."""
     live = [model for model in settings.models if model != "replay"]
     if not live:
@@ -102,7 +120,7 @@ def check_models(settings: Settings) -> None:
         raise pytest.UsageError(f"--benchflow-model: {error}") from None
 
 
-def check_agent_env(settings: Settings) -> None:
+def _check_agent_env(settings: Settings) -> None:
     """Refuse a bare KEY that the host does not set. Raises: pytest.UsageError."""
     if all("=" in item for item in settings.agent_env):
         return
@@ -114,7 +132,7 @@ def check_agent_env(settings: Settings) -> None:
         raise pytest.UsageError(str(error)) from None
 
 
-def check_names(selection: Selection, config: pytest.Config) -> None:
+def _check_names(selection: Selection, config: pytest.Config) -> None:
     """Refuse agents, sandboxes and task directories that do not exist. Raises: pytest.UsageError."""
     for kind, flag, asked in (
         ("agents", "--benchflow-agent", selection.settings.agents),
@@ -130,13 +148,6 @@ def check_names(selection: Selection, config: pytest.Config) -> None:
             f"no path was given, and the ini value {_TASKS_INI} names no directory that exists ({missing}); "
             f"pass a path to tasks, or set {_TASKS_INI}"
         )
-
-
-def worker_input(config: pytest.Config) -> dict[str, Any] | None:
-    """Return what the xdist controller sent to this worker; None in every other process."""
-    sent: dict[str, Any] = getattr(config, "workerinput", {})
-    received: dict[str, Any] | None = sent.get("benchflow")
-    return received
 
 
 def _value(config: pytest.Config, option: Option) -> Any:

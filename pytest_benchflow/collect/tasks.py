@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_benchflow.collect.selection import Selection, is_job
+from pytest_benchflow.collect.selection import is_job
 from pytest_benchflow.errors import BenchflowError
 from pytest_benchflow.report.text import printable
 from pytest_benchflow.tasks.load import load_task, task_file
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from pytest_benchflow.collect.selection import Selection
     from pytest_benchflow.records.rollout import Rollout
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.tasks.task import Task
-
-SELECTION = pytest.StashKey[Selection]()
 
 _OF_MODELS = frozenset({"model", "llm"})
 
@@ -34,7 +33,10 @@ class TaskWarning(pytest.PytestWarning):
 
 
 def collect_directory(
-    path: Path, parent: pytest.Collector, collector: pytest.Collector | None
+    path: Path,
+    parent: pytest.Collector,
+    collector: pytest.Collector | None,
+    selection: Selection,
 ) -> pytest.Collector | None:
     """Return what to collect `path` with; `collector` is what pytest would use.
 
@@ -46,9 +48,10 @@ def collect_directory(
     file = task_file(path)
     if file is None:
         return collector
-    selection = parent.config.stash[SELECTION]
     if selection.asks_for(path):
-        return TaskDirectory.from_parent(parent, path=path)
+        directory: TaskDirectory = TaskDirectory.from_parent(parent, path=path)
+        directory.selection = selection
+        return directory
     # pytest itself stands in a task that nobody asked for: it must find something that holds nothing.
     return EmptyDirectory.from_parent(parent, path=path) if _starts_in(path, parent.config) else None
 
@@ -64,15 +67,21 @@ class EmptyDirectory(pytest.Directory):
 class TaskDirectory(pytest.Directory):
     """A task; its tests and its solution belong to the sandbox and are never collected."""
 
+    selection: Selection
+
     def collect(self) -> Iterator[pytest.Collector]:
         """Yield the task's file."""
         file = task_file(self.path)
         if file is not None:
-            yield TaskFile.from_parent(self, path=file)
+            task: TaskFile = TaskFile.from_parent(self, path=file)
+            task.selection = self.selection
+            yield task
 
 
 class TaskFile(pytest.File):
     """A task.toml or task.md; its items are the cells of the matrix and their checks."""
+
+    selection: Selection
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield the items of each cell. Raises: CollectError when the task is not valid."""
@@ -80,13 +89,12 @@ class TaskFile(pytest.File):
         from pytest_benchflow.checks._check import all_checks
         from pytest_benchflow.rollout.plan import plan
 
-        selection = self.config.stash[SELECTION]
         try:
             task = load_task(self.path.parent)
-            cells = plan(selection.settings, task)
+            cells = plan(self.selection.settings, task)
         except BenchflowError as error:
             raise self.CollectError(str(error)) from None
-        self._warn_of(task, selection)
+        self._warn_of(task)
         checks = all_checks()
         for cell in cells:
             yield RolloutItem.of(self, cell)
@@ -96,9 +104,9 @@ class TaskFile(pytest.File):
                     continue
                 yield CheckItem.of(self, cell, name)
 
-    def _warn_of(self, task: Task, selection: Selection) -> None:
-        if selection.warns and task.path not in selection.warned:
-            selection.warned.add(task.path)
+    def _warn_of(self, task: Task) -> None:
+        if self.selection.warns and task.path not in self.selection.warned:
+            self.selection.warned.add(task.path)
             for text in task.warnings:
                 self.warn(TaskWarning(text))
 
@@ -110,7 +118,13 @@ class CellItem(pytest.Function):
     role: str
 
     @classmethod
-    def make(cls, parent: TaskFile, cell: RolloutConfig, name: str, judge: Callable[[Rollout], None]) -> Any:
+    def make(
+        cls,
+        parent: TaskFile,
+        cell: RolloutConfig,
+        name: str,
+        judge: Callable[[Rollout], None],
+    ) -> Any:
         """Make the item `name[cell]`, which passes when `judge` returns for the cell's rollout."""
         item = cls.from_parent(parent, name=f"{name}[{cell.cell_id}]", callobj=_asking_for_rollout(judge))
         item.cell = cell
@@ -136,7 +150,7 @@ class RolloutItem(CellItem):
     @classmethod
     def of(cls, parent: TaskFile, cell: RolloutConfig) -> RolloutItem:
         """Make the item of a cell."""
-        gate = parent.config.stash[SELECTION].settings.gate
+        gate = parent.selection.settings.gate
 
         def judge(rollout: Rollout) -> None:
             from pytest_benchflow.report.failure import why_failed

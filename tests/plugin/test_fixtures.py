@@ -1,0 +1,213 @@
+"""The ladder of fixtures in hand-written tests, and overriding each rung in a conftest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.plugin.bench import Bench
+
+SOLVES = """
+import pytest
+
+@pytest.mark.benchflow_task("tasks/hello")
+def test_agent_solves_it(rollout):
+    assert rollout.reward == 1
+"""
+ORACLE = """
+import pytest
+
+@pytest.fixture
+def agent():
+    return "oracle"
+"""
+
+
+def test_a_rollout_of_the_named_task(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makepyfile(SOLVES)
+    done = bench.run("--benchflow-agent=oracle", "test_a_rollout_of_the_named_task.py")
+    assert done.ret == 0
+    done.assert_outcomes(passed=1)
+    assert "1/1 healthy" in done.stdout.str()
+    assert [path.name for path in bench.rollouts()] == ["hello__oracle__none__default__1"]
+
+
+def test_an_overridden_agent_is_the_one_that_works(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makepyfile(SOLVES)
+    bench.pytester.makeconftest(ORACLE)
+    done = bench.run()
+    assert done.ret == 0
+    done.assert_outcomes(passed=1)
+    assert bench.config(bench.rollouts()[0])["agent"] == "oracle"
+
+
+def test_an_overridden_rung_changes_task_items_too(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makeconftest(ORACLE)
+    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=nop")
+    assert done.parseoutcomes()["solved"] == 1
+
+
+def test_an_overridden_task_needs_no_marker(bench: Bench) -> None:
+    bench.task("elsewhere", under="other")
+    bench.pytester.makeconftest(
+        ORACLE
+        + """
+from pathlib import Path
+from pytest_benchflow.tasks.load import load_task
+
+@pytest.fixture
+def task():
+    return load_task(Path(__file__).parent / "other" / "elsewhere")
+"""
+    )
+    bench.pytester.makepyfile("def test_it(rollout, task): assert rollout.healthy and task.slug == 'elsewhere'")
+    bench.run().assert_outcomes(passed=1)
+
+
+def test_overridden_sandbox_and_model_are_handed_on(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makeconftest(
+        """
+import pytest
+
+@pytest.fixture
+def sandbox():
+    return "nowhere"
+
+@pytest.fixture
+def agent():
+    return "nop"
+"""
+    )
+    bench.pytester.makepyfile(SOLVES)
+    done = bench.run()
+    assert done.ret == 1
+    assert "nothing is named 'nowhere'; there are: local" in done.stdout.str()
+
+
+def test_a_hand_written_test_runs_for_each_cell_of_the_matrix(bench: Bench) -> None:
+    bench.task()
+    file = bench.pytester.makepyfile(SOLVES)
+    done = bench.run(file.name, "--benchflow-agent=oracle", "--benchflow-agent=nop", "-v", "-n", "2")
+    assert done.parseoutcomes() == {"passed": 1, "failed": 1}
+    done.stdout.fnmatch_lines(["*PASSED *::test_agent_solves_it?oracle-none-default-1?*"])
+    done.stdout.fnmatch_lines(["*FAILED *::test_agent_solves_it?nop-none-default-1?*"])
+
+
+def test_a_test_and_the_task_item_share_one_rollout(bench: Bench) -> None:
+    bench.task()
+    file = bench.pytester.makepyfile(SOLVES)
+    done = bench.run("tasks", file.name, "--benchflow-agent=oracle")
+    assert done.ret == 0
+    assert len(bench.rollouts()) == 1
+    assert not (bench.rollouts()[0] / "attempts").exists()
+
+
+def test_a_sandbox_by_hand(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makepyfile(
+        """
+        import pytest
+
+        machines = []
+
+        @pytest.mark.benchflow_task("tasks/hello")
+        def test_machine(sandbox):
+            machines.append(sandbox)
+            assert sandbox.exec(["sh", "-c", "echo here > note; pwd"]).stdout == "/app\\n"
+            assert sandbox.exec(["cat", "note"]).stdout == "here\\n"
+            done = sandbox.exec(["sh", "-c", "exit 3"])
+            assert (done.exit_code, done.timed_out) == (3, False)
+            # Nothing of the verifier or the solution is there.
+            assert sandbox.exec(["ls", "/tests/test.sh"]).exit_code != 0
+
+        @pytest.mark.benchflow_task("tasks/hello")
+        def test_machine_is_new_in_each_test(sandbox):
+            assert machines[0] is not sandbox
+            assert sandbox.exec(["cat", "note"]).exit_code != 0
+
+        @pytest.mark.benchflow_task("tasks/hello")
+        def test_machine_is_not_made_unless_used(sandbox):
+            assert sandbox.backend == "local"
+        """
+    )
+    done = bench.run()
+    assert done.ret == 0
+    done.assert_outcomes(passed=3)
+
+
+def test_a_gateway_by_hand(bench: Bench) -> None:
+    bench.task()
+    bench.write(
+        bench.path,
+        {
+            "answers.jsonl": '{"text": "hello from the script"}\\n',
+        },
+    )
+    bench.pytester.makepyfile(
+        """
+        import json
+        import urllib.error
+        import urllib.request
+
+        import pytest
+
+        def ask(proxy, token):
+            request = urllib.request.Request(
+                proxy.url + "/v1/chat/completions",
+                json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello?"}]}).encode(),
+                {"Authorization": "Bearer " + token, "Content-Type": "application/json"},
+            )
+            with urllib.request.urlopen(request) as answer:
+                return json.load(answer)
+
+        @pytest.fixture
+        def model(monkeypatch):
+            monkeypatch.setenv("NO_PROXY", "*")
+
+        @pytest.mark.benchflow_task("tasks/hello")
+        def test_gateway(llm_proxy, model):
+            assert llm_proxy.exchanges == []
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                ask(llm_proxy, "wrong")
+            answer = ask(llm_proxy, llm_proxy.token)
+            assert answer["choices"][0]["message"]["content"]
+            assert len(llm_proxy.exchanges) == 1
+        """
+    )
+    done = bench.run("--benchflow-model=script/answers.jsonl", "test_a_gateway_by_hand.py")
+    done.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("marker", "says"),
+    [
+        ("", "needs a marker that names the task"),
+        ("@pytest.mark.benchflow_task", "it was given ()"),
+        ("@pytest.mark.benchflow_task(1)", "it was given (1)"),
+        ('@pytest.mark.benchflow_task("tasks/hello", n=2)', "it was given ('tasks/hello', n=2)"),
+        ('@pytest.mark.benchflow_task("tasks/nothing")', "tasks/nothing: there is no such directory"),
+    ],
+    ids=["none", "empty", "number", "keyword", "missing-task"],
+)
+def test_a_wrong_marker_says_what_is_accepted(bench: Bench, marker: str, says: str) -> None:
+    bench.task()
+    bench.pytester.makepyfile(f"import pytest\n{marker}\ndef test_it(task): pass\n\ndef test_other(): pass\n")
+    done = bench.look()
+    done.assert_outcomes(passed=1, errors=1)
+    text = done.stdout.str()
+    assert says in text
+    assert "Traceback" not in text
+    assert "fixtures.py" not in text
+
+
+def test_every_rung_is_described(bench: Bench) -> None:
+    text = bench.look("--fixtures").stdout.str()
+    for name in ("task", "sandbox", "llm_proxy", "agent", "rollout"):
+        assert f"\n{name} -- " in text
+    assert "@pytest.mark.benchflow_task(path)" in bench.look("--markers").stdout.str()

@@ -142,6 +142,7 @@ class Endpoint(Protocol):
     """The door to the model for one rollout."""
 
     token: str  # what the agent shows as its API key; valid for this rollout only
+    mismatch: str | None  # the first difference from a recording that does not fit
 
     @property
     def open_requests(self) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ import traceback
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from pytest_benchflow.contracts import AgentContext, Mount, SandboxSpec
-from pytest_benchflow.errors import BenchflowError, SandboxError
+from pytest_benchflow.contracts import AgentContext, AgentOutcome, Mount, SandboxSpec
+from pytest_benchflow.errors import BenchflowError, ReplayMismatchError, SandboxError
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.cell import resolve, verifier_network
 from pytest_benchflow.rollout.host import Host
@@ -20,12 +20,15 @@ from pytest_benchflow.rollout.state import RolloutState, begin
 from pytest_benchflow.rollout.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from typing import Any
 
-    from pytest_benchflow.contracts import AgentOutcome, Endpoint, Sandbox
+    from pytest_benchflow.contracts import Endpoint, Sandbox
     from pytest_benchflow.rollout.cell import Cell
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.tasks.task import Step
+
+_MISMATCH_GRACE_SEC = 5.0
 
 
 async def run_rollout(
@@ -121,35 +124,52 @@ async def _prepare(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
 
 async def _work(
     state: RolloutState, step: Step, sandbox: Sandbox, endpoint: Endpoint | None, skills_dir: str | None
-) -> AgentOutcome:
-    """Let the agent work on one step."""
+) -> None:
+    """Let the agent work on one step. Raises: ReplayMismatchError when the recording is of another conversation."""
     config, task = state.cell.config, state.cell.task
     limits = time_limits(config, task, step)
     route = state.cell.route
     state.prompt(step)
-    outcome = await state.cell.agent.run(
-        AgentContext(
-            task=task,
-            instruction=step.instruction,
-            sandbox=sandbox,
-            events=state.events,
-            log_dir=state.dir.agent_logs,
-            timeout_sec=limits.agent,
-            idle_timeout_sec=limits.idle,
-            model=route.agent_model if route else "none",
-            base_url=await sandbox.reach(endpoint) if endpoint else None,
-            token=endpoint.token if endpoint else None,
-            env=config.agent_env,
-            user=step.agent.user,
-            reasoning_effort=config.reasoning_effort,
-            skills_dir=skills_dir,
-            step=step.name,
-            redact=state.redactor.value,
-            busy=lambda: endpoint is not None and bool(endpoint.open_requests),
-        )
+    context = AgentContext(
+        task=task,
+        instruction=step.instruction,
+        sandbox=sandbox,
+        events=state.events,
+        log_dir=state.dir.agent_logs,
+        timeout_sec=limits.agent,
+        idle_timeout_sec=limits.idle,
+        model=route.agent_model if route else "none",
+        base_url=await sandbox.reach(endpoint) if endpoint else None,
+        token=endpoint.token if endpoint else None,
+        env=config.agent_env,
+        user=step.agent.user,
+        reasoning_effort=config.reasoning_effort,
+        skills_dir=skills_dir,
+        step=step.name,
+        redact=state.redactor.value,
+        busy=lambda: endpoint is not None and bool(endpoint.open_requests),
     )
+    outcome = await _unless_mismatched(state.cell.agent.run(context), endpoint)
+    if endpoint and endpoint.mismatch:
+        state.outcomes.append(outcome)
+        raise ReplayMismatchError(f"a request differs from the recording: {endpoint.mismatch}")
     state.agent_ended(outcome, limits)
-    return outcome
+
+
+async def _unless_mismatched(work: Coroutine[Any, Any, AgentOutcome], endpoint: Endpoint | None) -> AgentOutcome:
+    """Wait for the agent; one that does not stop by itself after a refused replay is stopped."""
+    agent = asyncio.ensure_future(work)
+    try:
+        while not agent.done():
+            await asyncio.wait([agent], timeout=_MISMATCH_GRACE_SEC)
+            if endpoint and endpoint.mismatch and not agent.done():
+                agent.cancel()
+                await asyncio.wait([agent])
+                return AgentOutcome(stop="cancelled")
+        return agent.result()
+    finally:
+        agent.cancel()
+        await asyncio.wait([agent])
 
 
 async def _score(state: RolloutState, step: Step, sandbox: Sandbox) -> None:

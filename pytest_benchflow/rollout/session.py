@@ -21,6 +21,7 @@ from pytest_benchflow.rollout.run import run_cell
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from types import FrameType
 
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.settings import Settings
@@ -98,7 +99,11 @@ class RolloutSession:
         """Treat SIGTERM as Ctrl-C for as long as the session is open: by default it ends Python without clean-up."""
         main = threading.current_thread() is threading.main_thread()
         if main and self._termination is None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._termination = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            self._termination = signal.signal(signal.SIGTERM, self._terminate)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if not self.pool.interrupted:
+            signal.default_int_handler(number, frame)
 
     def _done_here(self, path: Path) -> bool:
         """Tell whether another item or worker of this session has finished the rollout."""

@@ -132,8 +132,6 @@ class RolloutState:
     def endpoint_closed(self, report: EndpointReport) -> None:
         """Take note of what passed through the gateway."""
         self.report = report
-        if report.mismatch:
-            self.fail(f"a request differs from the recording: {report.mismatch}", "replay_mismatch")
 
 
 def begin(cell: Cell, host: Host, watch: Callable[[str], None] | None) -> RolloutState:

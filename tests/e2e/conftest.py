@@ -61,6 +61,7 @@ class Machine:
         temporary.mkdir()
         self._listening = listening_ports()
         self._mounts = mounts()
+        self._runs: list[subprocess.Popen[str]] = []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -70,7 +71,7 @@ class Machine:
 
     def pytest(self, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
         """Start pytest with the plugin in a process of its own."""
-        return subprocess.Popen(
+        run = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
             cwd=cwd,
             env=self.environment,
@@ -78,6 +79,14 @@ class Machine:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self._runs.append(run)
+        return run
+
+    def end_runs(self) -> None:
+        """Kill every run that is still going."""
+        for run in self._runs:
+            run.kill()
+            run.communicate()
 
     def leftovers(self) -> list[str]:
         """Name every process, mount, namespace, directory and port that is still there."""
@@ -120,6 +129,8 @@ def listening_ports() -> set[str]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    """Return this machine as it is before a run."""
-    return Machine(tmp_path / "temporary")
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """Return this machine as it is before a run; what a failed test leaves running is killed."""
+    machine = Machine(tmp_path / "temporary")
+    yield machine
+    machine.end_runs()

@@ -63,7 +63,7 @@ class ProgramAgent:
     name = "program"
     version = "1"
     uses_model = False
-    api_dialect = None
+    api_dialect: str | None = None
 
     def __init__(self, body: str) -> None:
         self._program = PROGRAM.format(body="\n".join("        " + line for line in body.splitlines()))
@@ -71,8 +71,13 @@ class ProgramAgent:
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:  # noqa: ARG002
         return ()
 
+    def environment(self, context: AgentContext) -> dict[str, str]:  # noqa: ARG002
+        return {}
+
     async def run(self, context: AgentContext) -> AgentOutcome:
-        process = await context.sandbox.spawn(["python3", "-c", self._program], cwd=context.sandbox.workdir)
+        process = await context.sandbox.spawn(
+            ["python3", "-c", self._program], cwd=context.sandbox.workdir, env=self.environment(context)
+        )
         return await drive(process, context, start_sec=10)
 
 
@@ -231,3 +236,58 @@ def test_an_earlier_attempt_is_kept_whole(make_task: MakeTask, tmp_path: Path) -
     kept = json.loads((again.path / "attempts" / "1" / "result.json").read_text())
     assert kept["started_at"] == first
     assert again.result["started_at"] > first
+
+
+STUBBORN = """
+import os, time, urllib.error, urllib.request
+base, key = os.environ["BENCHFLOW_PROVIDER_BASE_URL"], os.environ["BENCHFLOW_PROVIDER_API_KEY"]
+asked = {"model": "m", "messages": [{"role": "user", "content": "something that was never recorded"}]}
+while True:
+    url, headers = base + "/v1/chat/completions", {"Authorization": "Bearer " + key}
+    call = urllib.request.Request(url, json.dumps(asked).encode(), headers)
+    try:
+        urllib.request.urlopen(call)
+    except urllib.error.HTTPError:
+        time.sleep(0.2)
+"""
+
+
+class StubbornAgent(ProgramAgent):
+    """An agent that asks its model something else, again and again."""
+
+    name = "stubborn"
+    uses_model = True
+    api_dialect = "chat"
+
+    def environment(self, context: AgentContext) -> dict[str, str]:
+        return {
+            "BENCHFLOW_PROVIDER_BASE_URL": str(context.base_url),
+            "BENCHFLOW_PROVIDER_API_KEY": str(context.token),
+        }
+
+
+def test_a_request_that_was_never_recorded_ends_the_rollout(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task(agent_timeout=60)
+    (task / "recorded").mkdir()
+    exchange = {
+        "request": {
+            "method": "POST",
+            "path": "/v1/chat/completions",
+            "body": {"model": "m", "messages": [{"role": "user", "content": "Write 42 to /app/answer."}]},
+        },
+        "response": {
+            "status_code": 200,
+            "body": {
+                "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Done."}}]
+            },
+        },
+    }
+    (task / "recorded" / "stubborn.jsonl").write_text(json.dumps(exchange) + "\n")
+    rollout = run(task, tmp_path / "jobs", agent=StubbornAgent(STUBBORN), model="replay")
+    assert_complete(rollout)
+    assert rollout.verdict == "unhealthy"
+    assert rollout.result["error_category"] == "replay_mismatch"
+    assert "something that was never recorded" in rollout.result["error"]
+    assert rollout.reward is None
+    assert rollout.result["timing"]["agent_execution"] < 30
+    assert {exchange["response"]["status_code"] for exchange in rollout.exchanges} == {409}

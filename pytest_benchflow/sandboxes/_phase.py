@@ -51,39 +51,37 @@ class Phase:
         self._loop.add_reader(control, self._receive)
 
     @classmethod
-    async def start(cls, command: Command, log: Path) -> Phase:
+    async def start(cls, command: Command, log: Path, hold: Callable[[int], None]) -> Phase:
         """Start bubblewrap and wait until commands can run; a start that fails or is cancelled leaves nothing.
 
-        Raises: SandboxError.
+        `command` gets the numbers of the descriptors it passes on; `hold`, called in a thread, puts process 1 under
+        limits before anything runs. Raises: SandboxError.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        info_read, info_write = os.pipe()
-        rules = os.memfd_create("seccomp", os.MFD_CLOEXEC)
-        os.write(rules, program())
-        os.lseek(rules, 0, os.SEEK_SET)
-        ours.setblocking(False)
-        passed = (theirs.fileno(), info_write, rules)
-        try:
-            process = _popen(command(*passed), passed, log)
-        except OSError as error:
-            ours.close()
-            os.close(info_read)
-            raise SandboxError(f"bubblewrap could not be started: {error}") from error
-        finally:
-            theirs.close()
-            close_all(info_write, rules)
-        phase = cls(process, ours, info_read, log)
+        phase = cls(*_open(command, log), log)
         try:
             async with asyncio.timeout(_START_SEC):
-                await phase._ready
+                await phase._get_ready(hold)
         except BaseException as error:
             await asyncio.shield(phase.end())
             if isinstance(error, TimeoutError):
-                raise SandboxError(
-                    f"the sandbox did not start within {_START_SEC:.0f} s{phase._complaint()}"
-                ) from error
+                raise SandboxError(f"the sandbox did not start in {_START_SEC:.0f} s{phase._complaint()}") from error
+            if isinstance(error, OSError):
+                raise SandboxError(f"the sandbox's limits could not be applied: {error}") from error
             raise
         return phase
+
+    async def _get_ready(self, hold: Callable[[int], None]) -> None:
+        await self._readable(self._info, _START_SEC)
+        self._find_init()
+        if self.init is not None:
+            # Joining a control group waits for the kernel's other processors: meanwhile the interpreter starts.
+            held = self._loop.run_in_executor(None, hold, self.init)
+            try:
+                await asyncio.shield(held)
+            except asyncio.CancelledError:
+                await asyncio.wait([held])
+                raise
+        await self._ready
 
     def _find_init(self) -> None:
         """Take hold of the sandbox's process 1 once bubblewrap has told its number."""
@@ -111,8 +109,7 @@ class Phase:
     def _understand(self, message: str, descriptors: list[int]) -> None:
         """Take an answer; whatever is not one we wait for counts for nothing, as the sandbox may say what it likes."""
         word, _, rest = message.partition(" ")
-        if word == "ready" and self._init_fd is None:
-            self._find_init()
+        if word == "ready":
             _settle(self._ready, None)
         elif word in ("listening", "failed") and self._listening is not None and not self._listening.done():
             if word == "listening" and len(descriptors) == 1:
@@ -260,18 +257,35 @@ class Phase:
             self._loop.remove_reader(descriptor)
 
 
-def _popen(argv: Sequence[str], passed: Sequence[int], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as errors:
-        return subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            pass_fds=passed,
-            env={},
-            cwd="/",
-            start_new_session=True,  # or it could type into the terminal of whoever runs pytest
-        )
+def _open(command: Command, log: Path) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+    """Start bubblewrap; return it with our ends of its control socket and its info pipe. Raises: SandboxError."""
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        try:
+            control, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.callback(control.close)
+            theirs.callback(inner.close)
+            control.setblocking(False)
+            info, info_inner = os.pipe()
+            ours.callback(os.close, info)
+            rules = os.memfd_create("seccomp", os.MFD_CLOEXEC)
+            passed = (inner.fileno(), _own(theirs, info_inner), _own(theirs, rules))
+            os.write(rules, program())
+            os.lseek(rules, 0, os.SEEK_SET)
+            with log.open("wb") as errors:
+                process = subprocess.Popen(
+                    command(*passed),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    pass_fds=passed,
+                    env={},
+                    cwd="/",
+                    start_new_session=True,  # or it could type into the terminal of whoever runs pytest
+                )
+        except OSError as error:
+            raise SandboxError(f"bubblewrap could not be started: {error}") from error
+        ours.pop_all()
+    return process, control, info
 
 
 class LocalProcess:

@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ class ScratchBase:
         self._base = base or Path(tempfile.gettempdir()) / f"pytest-benchflow-{os.getuid()}"
         self._session: Path | None = None
         self._lock: int | None = None
+        self._remover: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> ScratchBase:
         self.open()
@@ -57,6 +59,9 @@ class ScratchBase:
         """Remove this session's directory with all that is left in it; safe to call twice."""
         session, self._session = self._session, None
         lock, self._lock = self._lock, None
+        remover, self._remover = self._remover, None
+        if remover is not None:
+            remover.shutdown()
         if session is not None:
             remove_tree(session)
         if lock is not None:
@@ -71,8 +76,14 @@ class ScratchBase:
         return path
 
     def discard(self, path: Path) -> None:
-        """Remove a directory that `new` made."""
-        remove_tree(path)
+        """Remove a directory that `new` made: its name is free at once, its files go in the background."""
+        if self._session is None or not path.exists():
+            remove_tree(path)
+            return
+        # Each directory of a journalling file system takes milliseconds to remove, nearly all of them spent waiting.
+        doomed = path.rename(_trash_name(self._session / path.name))
+        self._remover = self._remover or ThreadPoolExecutor(1, "remove-scratch")
+        self._remover.submit(remove_tree, doomed)
 
     def sweep(self) -> list[str]:
         """Remove what sessions that are no longer alive left; return their names."""

@@ -141,14 +141,7 @@ class LocalSandbox:
 
     async def _start_phase(self, log: Path) -> Phase:
         self._layout.prepare()
-        phase = await Phase.start(functools.partial(self._layout.command, self._network), log)
-        try:
-            assert phase.init is not None
-            self._limits.hold(phase.init)
-        except OSError as error:
-            await phase.end()
-            raise SandboxError(f"the sandbox's limits could not be applied: {error}") from error
-        return phase
+        return await Phase.start(functools.partial(self._layout.command, self._network), log, self._limits.hold)
 
     def _check_alive(self) -> None:
         if self._stopped:

@@ -85,8 +85,9 @@ class Machine:
     def end_runs(self) -> None:
         """Kill every run that is still going."""
         for run in self._runs:
-            run.kill()
-            run.communicate()
+            if run.poll() is None:
+                run.kill()
+                run.communicate()
 
     def leftovers(self) -> list[str]:
         """Name every process, mount, namespace, directory and port that is still there."""

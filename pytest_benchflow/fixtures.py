@@ -219,10 +219,7 @@ def parametrize_matrix(metafunc: pytest.Metafunc) -> None:
     from pytest_benchflow.rollout.plan import plan
 
     try:
-        cells = plan(
-            metafunc.config.stash[RUNS].settings,
-            _load(marked_path(metafunc.definition)),
-        )
+        cells = plan(metafunc.config.stash[RUNS].settings, _load(marked_path(metafunc.definition)))
     except BenchflowError:
         # The `task` fixture says what is wrong, in the one test that it concerns.
         return
@@ -237,12 +234,7 @@ def marked_path(node: pytest.Item) -> Path:
     if marker is None:
         raise UsageError(f"the fixture `task` needs a marker that names the task: {accepted}")
     if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], str | os.PathLike):
-        came = ", ".join(
-            [
-                *map(repr, marker.args),
-                *(f"{name}={value!r}" for name, value in marker.kwargs.items()),
-            ]
-        )
+        came = ", ".join([*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())])
         raise UsageError(f"the marker is {accepted}; it was given ({came})")
     return Path(os.path.normpath(node.config.rootpath / marker.args[0]))
 

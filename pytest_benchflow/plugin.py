@@ -51,18 +51,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         how: dict[str, Any] = {"action": "store_true"}
         if option.kind != "bool":
             action = "append" if option.kind == "list" else "store"
-            how = {
-                "action": action,
-                "metavar": "|".join(option.choices) or option.metavar,
-            }
+            how = {"action": action, "metavar": "|".join(option.choices) or option.metavar}
         # The default stays None: only so can an ini value be told from an option that was not given.
         group.addoption(option.flag, dest=option.ini, default=None, help=option.help, **how)
-        parser.addini(
-            option.ini,
-            help=f"{option.help}; as {option.flag}",
-            type=INI_TYPES[option.kind],
-            default=None,
-        )
+        parser.addini(option.ini, help=f"{option.help}; as {option.flag}", type=INI_TYPES[option.kind], default=None)
     for name, kind, _, text in INI_ONLY:
         parser.addini(name, help=text, type=kind, default=None)
 
@@ -192,11 +184,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_configure_node(node: Any) -> None:
     """Give each xdist worker the job's name and the session's id, which are decided once."""
     runs = node.config.stash[RUNS]
-    sent = {
-        "job_name": runs.settings.job_name,
-        "session_id": runs.session_id,
-        "warns": node.gateway.id == "gw0",
-    }
+    sent = {"job_name": runs.settings.job_name, "session_id": runs.session_id, "warns": node.gateway.id == "gw0"}
     node.workerinput["benchflow"] = sent
 
 

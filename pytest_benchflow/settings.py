@@ -43,13 +43,7 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option(
-        "agent",
-        "list",
-        (),
-        "agent to run on each task; repeat for more (default: baseline)",
-        metavar="NAME",
-    ),
+    Option("agent", "list", (), "agent to run on each task; repeat for more (default: baseline)", metavar="NAME"),
     Option(
         "model",
         "list",
@@ -57,41 +51,11 @@ OPTIONS: tuple[Option, ...] = (
         "model as provider/name, or replay for recorded answers; repeat for more (default: replay)",
         metavar="NAME",
     ),
-    Option(
-        "sandbox",
-        "str",
-        "local",
-        "sandbox backend that each rollout runs in (default: local)",
-        metavar="NAME",
-    ),
-    Option(
-        "jobs-dir",
-        "str",
-        "jobs",
-        "directory that receives one directory per run (default: jobs)",
-        metavar="DIR",
-    ),
-    Option(
-        "job-name",
-        "str",
-        "",
-        "name of this run's directory (default: the time it starts)",
-        metavar="NAME",
-    ),
-    Option(
-        "trials",
-        "int",
-        1,
-        "rollouts per task, agent, model and skill mode (default: 1)",
-        metavar="N",
-    ),
-    Option(
-        "agent-timeout",
-        "float",
-        None,
-        "seconds an agent may take, over what the task says",
-        metavar="SEC",
-    ),
+    Option("sandbox", "str", "local", "sandbox backend that each rollout runs in (default: local)", metavar="NAME"),
+    Option("jobs-dir", "str", "jobs", "directory that receives one directory per run (default: jobs)", metavar="DIR"),
+    Option("job-name", "str", "", "name of this run's directory (default: the time it starts)", metavar="NAME"),
+    Option("trials", "int", 1, "rollouts per task, agent, model and skill mode (default: 1)", metavar="N"),
+    Option("agent-timeout", "float", None, "seconds an agent may take, over what the task says", metavar="SEC"),
     Option(
         "idle-timeout",
         "float",
@@ -99,26 +63,9 @@ OPTIONS: tuple[Option, ...] = (
         "seconds an agent may be silent with no model call open (default: off)",
         metavar="SEC",
     ),
-    Option(
-        "skills",
-        "str",
-        "default",
-        "whether agents get the skills a task ships",
-        SKILL_MODES,
-    ),
-    Option(
-        "gate",
-        "str",
-        "health",
-        "what makes a rollout item pass: a healthy rollout, or a full reward too",
-        GATES,
-    ),
-    Option(
-        "keep-sandbox",
-        "bool",
-        False,
-        "leave each sandbox's files in place for inspection and print where",
-    ),
+    Option("skills", "str", "default", "whether agents get the skills a task ships", SKILL_MODES),
+    Option("gate", "str", "health", "what makes a rollout item pass: a healthy rollout, or a full reward too", GATES),
+    Option("keep-sandbox", "bool", False, "leave each sandbox's files in place for inspection and print where"),
     Option(
         "agent-env",
         "list",
@@ -126,44 +73,17 @@ OPTIONS: tuple[Option, ...] = (
         "variable for the agent: KEY=VALUE, or KEY to pass the host's value",
         metavar="KEY[=VALUE]",
     ),
-    Option(
-        "reasoning-effort",
-        "str",
-        None,
-        "reasoning effort that agents ask their model for",
-        metavar="LEVEL",
-    ),
-    Option(
-        "replay-strict",
-        "bool",
-        False,
-        "refuse a replayed request whose tool outputs differ from the recording",
-    ),
-    Option(
-        "record",
-        "bool",
-        False,
-        "write each healthy rollout's exchanges into its task's recorded/ directory",
-    ),
+    Option("reasoning-effort", "str", None, "reasoning effort that agents ask their model for", metavar="LEVEL"),
+    Option("replay-strict", "bool", False, "refuse a replayed request whose tool outputs differ from the recording"),
+    Option("record", "bool", False, "write each healthy rollout's exchanges into its task's recorded/ directory"),
 )
 
 # How pytest reads the ini value of an option of each kind.
-INI_TYPES: dict[str, Any] = {
-    "str": "string",
-    "int": "int",
-    "float": "float",
-    "bool": "bool",
-    "list": "args",
-}
+INI_TYPES: dict[str, Any] = {"str": "string", "int": "int", "float": "float", "bool": "bool", "list": "args"}
 
 # Ini values without a command-line spelling: name, type, default, help.
 INI_ONLY: tuple[tuple[str, Any, Any, str], ...] = (
-    (
-        "benchflow_tasks",
-        "args",
-        ["tasks"],
-        "directories searched for tasks when an agent is named and no path is",
-    ),
+    ("benchflow_tasks", "args", ["tasks"], "directories searched for tasks when an agent is named and no path is"),
 )
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow import registry
-from pytest_benchflow.collect.selection import (
-    Selection,
-    absolute_paths,
-    conftest_anchors,
-)
+from pytest_benchflow.collect.selection import Selection, absolute_paths, conftest_anchors
 from pytest_benchflow.errors import BenchflowError, UsageError
 from pytest_benchflow.settings import INI_ONLY, Option, Settings, read_settings
 
@@ -22,12 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-_ACCEPTED = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "list": "a list of words",
-}
+_ACCEPTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "list": "a list of words"}
 _TASKS_INI, _, _DEFAULT_TASKS, _ = INI_ONLY[0]
 
 
@@ -71,10 +62,7 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     return Selection(
-        settings=replace(
-            settings,
-            job_name=worker["job_name"] if worker else settings.job_name or _job_name(settings),
-        ),
+        settings=replace(settings, job_name=worker["job_name"] if worker else settings.job_name or _job_name(settings)),
         root=config.rootpath,
         named=absolute_paths(given, config.invocation_params.dir) if not config.option.pyargs else (),
         everywhere=_everywhere(config.option),

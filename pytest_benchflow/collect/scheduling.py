@@ -6,10 +6,7 @@ import re
 
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]  # it ships no types
 
-_CELL = re.compile(
-    r"(?P<file>.*/?task\.(?:toml|md))::(?:rollout|check_\w+)(?P<cell>\[.*\])\Z",
-    re.DOTALL,
-)
+_CELL = re.compile(r"(?P<file>.*/?task\.(?:toml|md))::(?:rollout|check_\w+)(?P<cell>\[.*\])\Z", re.DOTALL)
 
 
 class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has none

@@ -33,10 +33,7 @@ class TaskWarning(pytest.PytestWarning):
 
 
 def collect_directory(
-    path: Path,
-    parent: pytest.Collector,
-    collector: pytest.Collector | None,
-    selection: Selection,
+    path: Path, parent: pytest.Collector, collector: pytest.Collector | None, selection: Selection
 ) -> pytest.Collector | None:
     """Return what to collect `path` with; `collector` is what pytest would use.
 
@@ -118,13 +115,7 @@ class CellItem(pytest.Function):
     role: str
 
     @classmethod
-    def make(
-        cls,
-        parent: TaskFile,
-        cell: RolloutConfig,
-        name: str,
-        judge: Callable[[Rollout], None],
-    ) -> Any:
+    def make(cls, parent: TaskFile, cell: RolloutConfig, name: str, judge: Callable[[Rollout], None]) -> Any:
         """Make the item `name[cell]`, which passes when `judge` returns for the cell's rollout."""
         item = cls.from_parent(parent, name=f"{name}[{cell.cell_id}]", callobj=_asking_for_rollout(judge))
         item.cell = cell

@@ -97,19 +97,14 @@ class RolloutReport:
         terminal.write_line(evidence_line(summaries))
 
 
-def status_of(
-    report: pytest.TestReport | pytest.CollectReport,
-) -> tuple[str, str, Any] | None:
+def status_of(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, Any] | None:
     """Return the category, letter and word of a rollout item that passed; None for everything else."""
     return _STATUS.get(outcome_of(report) or "")
 
 
 def header(settings: Settings) -> str:
     """Say in a line what will run."""
-    agents, models = (
-        ", ".join(map(one_line, settings.agents)),
-        ", ".join(map(one_line, settings.models)),
-    )
+    agents, models = (", ".join(map(one_line, settings.agents)), ", ".join(map(one_line, settings.models)))
     trials = f" · {settings.trials} trials" if settings.trials > 1 else ""
     place = f"{settings.sandbox} · {settings.jobs_dir / settings.job_name}"
     return f"benchflow: {agents} · {models}{trials} · {one_line(place)}"

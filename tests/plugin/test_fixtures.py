@@ -143,12 +143,7 @@ def test_a_sandbox_by_hand(bench: Bench) -> None:
 
 def test_a_gateway_by_hand(bench: Bench) -> None:
     bench.task()
-    bench.write(
-        bench.path,
-        {
-            "answers.jsonl": '{"text": "hello from the script"}\\n',
-        },
-    )
+    bench.write(bench.path, {"answers.toml": '[[turns]]\ntext = "hello from the script"\n'})
     bench.pytester.makepyfile(
         """
         import json
@@ -177,10 +172,11 @@ def test_a_gateway_by_hand(bench: Bench) -> None:
                 ask(llm_proxy, "wrong")
             answer = ask(llm_proxy, llm_proxy.token)
             assert answer["choices"][0]["message"]["content"]
-            assert len(llm_proxy.exchanges) == 1
+            # A refused request was received all the same, so it is recorded too.
+            assert [each["response"]["status_code"] for each in llm_proxy.exchanges] == [401, 200]
         """
     )
-    done = bench.run("--benchflow-model=script/answers.jsonl", "test_a_gateway_by_hand.py")
+    done = bench.run("--benchflow-model=script/answers.toml", "test_a_gateway_by_hand.py")
     done.assert_outcomes(passed=1)
 
 

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
-TASKS = ("csv-report", "log-triage", "patch-recovery", "telemetry-decode")
+TASKS = ("cron-next", "csv-report", "log-triage", "patch-recovery")
 OPTIONS = ("--benchflow-agent=baseline", "--benchflow-agent=nop", "--benchflow-job-name=demo")
-WIDTH = 150
+WIDTH = 152
 
 
 def run(place: Path) -> str:

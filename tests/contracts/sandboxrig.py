@@ -104,6 +104,7 @@ class EchoEndpoint:
     token = "echo-token"
 
     def __init__(self) -> None:
+        self.mismatch: str | None = None
         self._servers: list[asyncio.Server] = []
 
     async def port(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -221,7 +221,7 @@ def test_only_plain_images_are_stood_in_for(image: str, yes: bool) -> None:
     ids=["plain", "windows", "gpu", "tpu", "image", "plain-image", "allowlist", "no-network"],
 )
 def test_tasks_this_machine_cannot_stand_in_for(
-    tmp_path: Path, environment: dict[str, object], reason: str | None
+    tmp_path: Path, environment: dict[str, Any], reason: str | None
 ) -> None:
     found = why_unsupported(make_task(tmp_path, **environment))
     assert found is None if reason is None else (found or "").startswith(reason)

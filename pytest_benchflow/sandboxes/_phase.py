@@ -207,7 +207,13 @@ class Phase:
         listening: asyncio.Future[socket.socket] = self._loop.create_future()
         self._listening = listening
         await self._send(f"listen {port}")
-        return await listening
+        try:
+            return await listening
+        except asyncio.CancelledError:
+            # It may have come in the same turn of the loop.
+            if listening.done() and not listening.cancelled() and listening.exception() is None:
+                listening.result().close()
+            raise
 
     async def end(self) -> None:
         """Kill everything and return when it is dead, also when this call is cancelled meanwhile; safe to call again.

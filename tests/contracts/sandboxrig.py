@@ -114,7 +114,9 @@ class EchoEndpoint:
 
     async def adopt(self, listener: Any) -> None:
         listener.setblocking(False)
-        self._servers.append(await asyncio.start_server(self._answer, sock=listener))
+        self._servers.append(await asyncio.start_server(self._answer, sock=listener, start_serving=False))
+        # Started when it is known: a caller that is cancelled here leaves no server behind.
+        await self._servers[-1].start_serving()
 
     @property
     def open_requests(self) -> tuple[str, ...]:

@@ -49,11 +49,16 @@ def main(pairs: int) -> None:
             (cpu_of_pytest(directory, with_plugin=True), cpu_of_pytest(directory, with_plugin=False))
             for _ in range(pairs)
         ]
-    added = [with_plugin - without for with_plugin, without in runs]
     print(f"{pairs} pairs, {os.cpu_count()} cores, Python {platform.python_version()}, milliseconds of CPU")
-    print(f"pytest and xdist    {statistics.median(without for _, without in runs):7.1f}")
-    print(f"and this plugin     {statistics.median(with_plugin for with_plugin, _ in runs):7.1f}")
-    print(f"added (median)      {statistics.median(added):7.1f}")
+    print(f"{'':<18}{'median':>9}{'lowest':>9}")
+    for name, values in (
+        ("with the plugin", [with_it for with_it, _ in runs]),
+        ("without", [bare for _, bare in runs]),
+    ):
+        print(f"{name:<18}{statistics.median(values):>9.1f}{min(values):>9.1f}")
+    added = statistics.median(with_it - bare for with_it, bare in runs)
+    lowest = min(with_it for with_it, _ in runs) - min(bare for _, bare in runs)
+    print(f"{'added':<18}{added:>9.1f}{lowest:>9.1f}")
 
 
 if __name__ == "__main__":

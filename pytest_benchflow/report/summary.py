@@ -50,6 +50,7 @@ class Summary:
     training_ready: bool | None
     seconds: float | None
     directory: str
+    kept: str | None = None  # where the sandbox's files are, when they were to stay
     phases: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -137,6 +138,7 @@ def summarize(rollout: Rollout, directory: str) -> Summary:
         training_ready=result.get("training_ready"),
         seconds=_number(timing.get("total")),
         directory=directory,
+        kept=result.get("sandbox_kept"),
         phases=tuple((name, seconds) for name, value in timing.items() if (seconds := _phase(name, value)) is not None),
     )
 

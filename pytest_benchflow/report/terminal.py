@@ -95,6 +95,9 @@ class RolloutReport:
         for line in table([COLUMNS, *(summary.cells() for summary in summaries)]):
             terminal.write_line(line)
         terminal.write_line(evidence_line(summaries))
+        for summary in summaries:
+            if summary.kept:
+                terminal.write_line(f"kept: the sandbox of {one_line(summary.directory)} in {one_line(summary.kept)}")
 
 
 def status_of(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, Any] | None:

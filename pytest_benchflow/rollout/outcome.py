@@ -97,6 +97,7 @@ def _result(state: RolloutState) -> dict[str, Any]:
         "idle_before_timeout_s": state.outcomes[-1].idle_before_timeout_s if state.outcomes else None,
         "in_flight_at_timeout": _in_flight(state),
         "sandbox_id": state.sandbox_id,
+        "sandbox_kept": state.kept,
         "proxy": {"received": state.report.received, "recorded": state.report.recorded} if state.report else None,
         "source": state.config["source"],
     }

@@ -205,7 +205,9 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
         with state.phase("environment_teardown"):
             if sandbox is not None:
                 await asyncio.shield(sandbox.stop())
-            if not cell.config.keep_sandbox:
+            if cell.config.keep_sandbox:
+                facts["scratch"] = state.kept = str(host.scratch.keep(scratch))
+            else:
                 await asyncio.to_thread(host.scratch.discard, scratch)
         host.ledger(state.job_dir, "kept" if cell.config.keep_sandbox else "deleted", **facts)
 

@@ -64,6 +64,7 @@ class RolloutState:
     scores: list[tuple[Step, Score]] = field(default_factory=list)
     failure: Failure | None = None
     report: EndpointReport | None = None
+    kept: str | None = None  # where the sandbox's files are, when they were to stay
     current: str = "harness"
 
     def fail(self, message: str, category: str, details: str | None = None) -> None:

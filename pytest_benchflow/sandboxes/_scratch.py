@@ -85,6 +85,12 @@ class ScratchBase:
         self._remover = self._remover or ThreadPoolExecutor(1, "remove-scratch")
         self._remover.submit(remove_tree, doomed)
 
+    def keep(self, path: Path) -> Path:
+        """Move a directory that `new` made to where no session removes it, and return its new place."""
+        kept = self._base.with_name(f"{self._base.name}-kept")
+        kept.mkdir(mode=0o700, exist_ok=True)
+        return path.rename(kept / path.name)
+
     def sweep(self) -> list[str]:
         """Remove what sessions that are no longer alive left; return their names."""
         self._own_base()

@@ -192,6 +192,8 @@ class ModelResponse:
 class Upstream(Protocol):
     """Where a gateway sends requests: a provider, a recording, a scripted model."""
 
+    replays: bool  # it compares requests with recorded ones, and so is sent them as they are recorded
+
     async def send(self, request: ModelRequest) -> ModelResponse:
         """Send and return when the status is known. Raises: ProviderError (never a client library's class)."""
 

@@ -11,7 +11,7 @@ from pytest_benchflow.records.jsontext import dumps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_benchflow.proxy.scripted import Call, ScriptTurn
+    from pytest_benchflow.proxy.script import Call, ScriptTurn
 
 
 def answer_body(dialect: str, turn: ScriptTurn, number: int, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,14 +83,18 @@ class Recorder:
         self._open.add(exchange.request_id)
         return exchange
 
-    def begin(self, exchange: Exchange, raw: bytes, body: bytes | None) -> None:
-        """Note a request as begun; `body` is its JSON text, None for anything else, which is kept as text."""
-        self._note_request(exchange, raw, body)
+    def begin(self, exchange: Exchange, raw: bytes, body: bytes | None) -> bytes:
+        """Note a request as begun and return its body as recorded.
+
+        `body` is its JSON text, None for anything else, which is kept as text.
+        """
+        recorded = self._note_request(exchange, raw, body)
         line = b'{"request":' + exchange.request + b',"metadata":' + dumps({"started_seq": exchange.seq}) + b"}"
         try:
             self._pending.append_line(line)
         except OSError as error:
             self._warn(f"{self._pending.path.name} could not be written: {error.strerror or error}")
+        return recorded
 
     def end(self, exchange: Exchange) -> None:
         """Write the exchange's line. What the disk refuses is tried again, now, later and at the close."""
@@ -130,7 +134,7 @@ class Recorder:
         if not self._open and not self._backlog:
             self._pending.path.unlink(missing_ok=True)
 
-    def _note_request(self, exchange: Exchange, raw: bytes, body: bytes | None) -> None:
+    def _note_request(self, exchange: Exchange, raw: bytes, body: bytes | None) -> bytes:
         if body is None:
             body = b"null"
             if raw:
@@ -143,8 +147,10 @@ class Recorder:
             "method": exchange.method,
             "path": exchange.path,
         }
-        exchange.request = dumps(head)[:-1] + b',"body":' + self._redactor.json(body) + b"}"
+        recorded = self._redactor.json(body)
+        exchange.request = dumps(head)[:-1] + b',"body":' + recorded + b"}"
         self._count_redactions(exchange, before)
+        return recorded
 
     def _flush(self) -> None:
         for _ in range(2):

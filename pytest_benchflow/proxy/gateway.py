@@ -199,10 +199,12 @@ class GatewayEndpoint:
         query, dropped_query = _controls.query(request.rel_url.raw_query_string)
         if dropped or dropped_query:
             exchange.metadata["stripped"] = [*dropped, *dropped_query]
-        self._recorder.begin(exchange, raw, text)
+        recorded = self._recorder.begin(exchange, raw, text)
         exchange.stream = isinstance(body, dict) and dialect.streams(request.path, body)
         path = f"{request.path}?{query}" if query else request.path
-        forwarded = ModelRequest(request.method, path, _controls.request_headers(request.headers), raw)
+        # A recording holds no secret, so a request is compared with it, and shown, as it would be recorded.
+        body_sent = recorded if self._upstream.replays else raw
+        forwarded = ModelRequest(request.method, path, _controls.request_headers(request.headers), body_sent)
         return await self._forward(exchange, request, forwarded, dialect)
 
     async def _forward(

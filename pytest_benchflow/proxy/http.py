@@ -30,6 +30,8 @@ _LONGEST_LINE = 1024 * 1024
 class HttpUpstream:
     """A provider that speaks the agent's own format at `base_url` (ending in /v1, or what stands for it)."""
 
+    replays = False
+
     def __init__(self, base_url: str, *, api_key: str | None, model: str) -> None:
         self._base_url = base_url.rstrip("/")
         self._api_key = api_key

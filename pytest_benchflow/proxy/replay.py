@@ -71,6 +71,8 @@ class ReplayUpstream:
     `model` is the name by which the agent called its model then: some agents choose their wire format by it.
     """
 
+    replays = True
+
     def __init__(self, path: Path, *, strict: bool = False) -> None:
         self._path = path
         self._strict = strict

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from pytest_benchflow.errors import ProviderError, UnsupportedError, UsageError
 from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.replay import ReplayUpstream, recording_path
-from pytest_benchflow.proxy.scripted import ScriptedUpstream, load_script
+from pytest_benchflow.proxy.script import load_script
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:

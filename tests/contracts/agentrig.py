@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.contracts import Agent, AgentOutcome, Backend, Endpoint, Sandbox
-    from pytest_benchflow.proxy.scripted import ScriptTurn
+    from pytest_benchflow.proxy.script import ScriptTurn
 
 # A number nobody else sleeps for: processes that survive an agent are found by it.
 SLEEP = "31536000"

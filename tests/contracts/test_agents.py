@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pytest_benchflow import registry
-from pytest_benchflow.proxy.scripted import Call, ScriptTurn
+from pytest_benchflow.proxy.script import Call, ScriptTurn
 from tests.contracts.agentrig import SLEEP, make_task, rig
 
 if TYPE_CHECKING:

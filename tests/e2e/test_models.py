@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_benchflow.proxy.scripted import Call, ScriptedUpstream, ScriptTurn
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
 from pytest_benchflow.rollout.config import RolloutConfig
 from pytest_benchflow.rollout.run import run_rollout

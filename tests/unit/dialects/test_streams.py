@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.proxy._bodies import answer_body
-from pytest_benchflow.proxy.scripted import Call, ScriptTurn
+from pytest_benchflow.proxy.script import Call, ScriptTurn
 
 if TYPE_CHECKING:
     from pytest_benchflow.contracts import Dialect

@@ -14,7 +14,8 @@ import pytest
 
 from pytest_benchflow.proxy.gateway import Gateway
 from pytest_benchflow.proxy.http import HttpUpstream
-from pytest_benchflow.proxy.scripted import Call, ScriptedUpstream, ScriptTurn
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir

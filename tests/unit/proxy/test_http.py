@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.proxy.http import HttpUpstream
-from pytest_benchflow.proxy.scripted import ScriptedUpstream, ScriptTurn
+from pytest_benchflow.proxy.script import ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
 from tests.unit.proxy.door import CHAT, PATHS, asking, door, run
 

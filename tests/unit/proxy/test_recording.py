@@ -21,7 +21,8 @@ import asyncio, json, resource, signal, sys
 from pathlib import Path
 import aiohttp
 from pytest_benchflow.proxy.gateway import Gateway
-from pytest_benchflow.proxy.scripted import ScriptTurn, ScriptedUpstream
+from pytest_benchflow.proxy.script import ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
 

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.proxy.replay import ReplayUpstream, recording_path, write_recording
-from pytest_benchflow.proxy.scripted import Call, ScriptedUpstream, ScriptTurn
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.tasks.load import load_task
 from pytest_benchflow.tasks.scaffold import new_task
@@ -297,5 +298,24 @@ def test_a_difference_far_into_a_long_prompt_is_shown_where_it_is(tmp_path: Path
             assert "one file'" in shown
             assert "two files'" in shown
             assert len(shown) < 400
+
+    run(work())
+
+
+def test_the_rollouts_token_in_a_tool_output_is_no_difference_and_is_never_shown(
+    task: Task, recorded: dict[str, Any], tmp_path: Path
+) -> None:
+    async def work() -> None:
+        async with door(tmp_path / "again", ReplayUpstream(recording_path(task, "baseline"))) as agent:
+            first = await agent.post(body(SYSTEM, PROMPT))
+            calls = first.json["choices"][0]["message"]["tool_calls"]
+            shown = outputs(first=f"KEY={agent.endpoint.token} and more")
+            answer = await agent.post(body(SYSTEM, PROMPT, called(calls), *shown))
+            token = agent.endpoint.token
+            assert answer.status == 200
+            report = await agent.endpoint.close()
+            (warning,) = report.warnings
+            assert "[REDACTED]" in warning
+            assert not any(token[:length] in warning for length in (8, 16))
 
     run(work())

@@ -10,7 +10,8 @@ import pytest
 from pytest_benchflow.errors import ProviderError, UnsupportedError, UsageError
 from pytest_benchflow.proxy.replay import ReplayUpstream
 from pytest_benchflow.proxy.routes import Route, route
-from pytest_benchflow.proxy.scripted import ScriptedUpstream, ScriptTurn
+from pytest_benchflow.proxy.script import ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
 from pytest_benchflow.tasks.load import load_task
 from pytest_benchflow.tasks.scaffold import new_task

@@ -15,7 +15,8 @@ from pytest_benchflow.contracts import ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.proxy._bodies import answer_body
 from pytest_benchflow.proxy.http import HttpUpstream
-from pytest_benchflow.proxy.scripted import Call, ScriptedUpstream, ScriptTurn
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
 from tests.unit.proxy.door import CHAT, PATHS, asking, door, run, until
 
@@ -30,6 +31,8 @@ LONG = ScriptTurn(text="Grüße ☃ " * 20, calls=(Call("shell", {"cmd": "ls"}),
 
 class Pieces:
     """An upstream whose stream comes in pieces of a given size."""
+
+    replays = False
 
     def __init__(self, raw: bytes, size: int) -> None:
         self._raw, self._size = raw, size

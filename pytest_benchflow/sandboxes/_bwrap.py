@@ -94,6 +94,14 @@ def interpreter() -> Path:
     return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
 
 
+@functools.cache
+def search_path() -> str:
+    """Return PATH as it is inside: the interpreter that runs this process comes first."""
+    usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    own = str(interpreter().parent)
+    return ":".join(usual if own in usual else [own, *usual])
+
+
 def host_parts() -> list[Path]:
     """Return the host's directories that are seen inside, read-only."""
     parts = [Path("/usr")]

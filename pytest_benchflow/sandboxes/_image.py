@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError, UnsupportedError
+from pytest_benchflow.sandboxes._bwrap import search_path
 from pytest_benchflow.sandboxes._context import Ignore, find_sources, read_ignore
 from pytest_benchflow.sandboxes._files import CopyIn, InsideRoot, new_file
 from pytest_benchflow.tasks.dockerfile import (
@@ -65,7 +66,7 @@ def plan_image(task: Task) -> Image:
             raise UnsupportedError(f"needs docker: image {base}")
         return Image(base=base, workdir=None)
     text = task.dockerfile.read_text(errors="replace")
-    return _Planner().plan(parse_dockerfile(text, name=str(task.dockerfile)))
+    return _Planner().plan(parse_dockerfile(text, name=str(task.dockerfile), env={"PATH": search_path()}))
 
 
 def is_stand_in(image: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import random
@@ -131,8 +132,9 @@ def _remove_group(group: Path) -> None:
             return
 
 
+@functools.cache
 def remove_stale_groups() -> None:
-    """Remove the control groups of sessions that were killed."""
+    """Remove the control groups of sessions that were killed; done once for each process."""
     for controller in ("pids", "memory", "cpu"):
         for home in _own_groups(controller):
             for group in home.glob(f"{_PREFIX}-*") if home != Path() else ():

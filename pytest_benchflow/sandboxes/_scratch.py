@@ -165,20 +165,19 @@ def _names(directory: int) -> list[str]:
 
 def _remove_entry(top: int, name: str) -> None:
     try:
-        inner = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-    except NotADirectoryError:
-        os.unlink(name, dir_fd=top)
-        return
+        is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode)
     except FileNotFoundError:
         return
-    os.close(inner)
+    if not is_directory:
+        os.unlink(name, dir_fd=top)
+        return
     os.chmod(name, 0o700, dir_fd=top)
     inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
     try:
         with os.scandir(inner) as entries:
             found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        for child, is_directory in found:
-            if is_directory:
+        for child, is_inner in found:
+            if is_inner:
                 # Moving a directory rewrites its "..", for which an ordinary user needs to be able to write to it.
                 os.chmod(child, 0o700, dir_fd=inner)
                 os.rename(child, f".{secrets.token_hex(8)}", src_dir_fd=inner, dst_dir_fd=top)

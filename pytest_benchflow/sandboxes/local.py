@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import platform
 import re
 import sys
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.contracts import ExecResult
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account, find_owner
-from pytest_benchflow.sandboxes._bwrap import Layout, interpreter, is_root, why_unavailable
+from pytest_benchflow.sandboxes._bwrap import Layout, is_root, search_path, why_unavailable
 from pytest_benchflow.sandboxes._etc import shown_directories, write_etc
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
-from pytest_benchflow.sandboxes._limits import Limits
+from pytest_benchflow.sandboxes._limits import Limits, remove_stale_groups
 from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._pipes import Collected
 from pytest_benchflow.sandboxes._support import why_unsupported
@@ -60,6 +59,7 @@ class LocalBackend:
         """Make a sandbox holding the task's environment; nothing of its tests or solution."""
         if reason := self.available() or self.unsupported(spec.task):
             raise UnsupportedError(reason)
+        remove_stale_groups()
         sandbox = LocalSandbox(spec, plan_image(spec.task))
         try:
             await sandbox.prepare()
@@ -205,7 +205,7 @@ class LocalSandbox:
         phase = await self._running()
         who = find_account(self._inside, self._image.user if user is None else user)
         full = {
-            "PATH": _search_path(),
+            "PATH": search_path(),
             "HOME": who.home,
             "USER": who.name,
             "LANG": "C.UTF-8",
@@ -271,13 +271,6 @@ async def _feed(process: LocalProcess, data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         await process.write(data)
     await process.close_stdin()
-
-
-@functools.cache
-def _search_path() -> str:
-    usual = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
-    own = str(interpreter().parent)
-    return os.pathsep.join(usual if own in usual else [own, *usual])
 
 
 backend = LocalBackend()

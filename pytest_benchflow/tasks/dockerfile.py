@@ -145,13 +145,18 @@ class Maintainer(Instruction):
 
 
 def parse_dockerfile(
-    text: str, args: Mapping[str, str] | None = None, *, name: str = "Dockerfile"
+    text: str,
+    args: Mapping[str, str] | None = None,
+    *,
+    name: str = "Dockerfile",
+    env: Mapping[str, str] | None = None,
 ) -> list[Instruction]:
     """Return the instructions of all stages in order; `args` are build arguments, `name` names the file in errors.
 
-    Raises: TaskError with file, line and what is allowed.
+    `env` are the variables that images outside this file have, such as PATH. Raises: TaskError with file, line and
+    what is allowed.
     """
-    return _Parser(text, args or {}, name).parse()
+    return _Parser(text, args or {}, name, env or {}).parse()
 
 
 def final_stage(instructions: list[Instruction]) -> list[Instruction]:
@@ -178,8 +183,9 @@ class _Raw:
 class _Parser:
     """Hold what a build would know while it reads: arguments and variables of the stage."""
 
-    def __init__(self, text: str, args: Mapping[str, str], name: str) -> None:
+    def __init__(self, text: str, args: Mapping[str, str], name: str, env: Mapping[str, str]) -> None:
         self.name = name
+        self.image_env = env
         self.given = args
         self.lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
         self.position = 0
@@ -297,7 +303,7 @@ class _Parser:
         """Keep what later instructions see: variables win over arguments, a stage inherits those it is built on."""
         if isinstance(instruction, From):
             self.in_stage = True
-            self.scope = dict(self.stages.get(instruction.image.lower(), {}))
+            self.scope = dict(self.stages.get(instruction.image.lower(), self.image_env))
             self.env_names = set(self.scope)
             self.stage = {**self.scope}
             if instruction.alias:

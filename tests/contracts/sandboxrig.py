@@ -103,8 +103,9 @@ class EchoEndpoint:
 
     token = "echo-token"
 
-    def __init__(self) -> None:
+    def __init__(self, word: str = "echo") -> None:
         self.mismatch: str | None = None
+        self._word = word
         self._servers: list[asyncio.Server] = []
 
     async def port(self) -> int:
@@ -130,7 +131,7 @@ class EchoEndpoint:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
-        writer.write(b"echo\n")
+        writer.write(f"{self._word}\n".encode())
         await writer.drain()
         writer.close()
         await writer.wait_closed()

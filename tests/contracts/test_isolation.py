@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._limits import remove_stale_groups
 from pytest_benchflow.sandboxes._scratch import ScratchBase
 from pytest_benchflow.sandboxes.local import backend
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task, processes_of
@@ -340,6 +341,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {repository!r})
 from pytest_benchflow.contracts import SandboxSpec
+from pytest_benchflow.sandboxes._limits import remove_stale_groups
 from pytest_benchflow.sandboxes._scratch import ScratchBase
 from pytest_benchflow.sandboxes.local import backend
 from tests.contracts.sandboxrig import make_task
@@ -377,6 +379,23 @@ def test_all_dies_with_the_process_that_made_it_and_the_next_session_cleans_up(t
         assert processes_of(base) == []
         assert len(other.sweep()) == 1
     assert list(base.iterdir()) == []
+    remove_stale_groups.cache_clear()
+    remove_stale_groups()
+    assert _control_groups(parent.pid) == []
+
+
+def _control_groups(pid: int) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").glob(f"**/benchflow-{pid}-*"))
+
+
+def test_a_stopped_sandbox_leaves_no_control_group_and_no_mount(rig: Rig, tmp_path: Path) -> None:
+    sandbox = rig.create(make_task(tmp_path / "task", memory_mb=256, cpus=0.5))
+    rig.sh(sandbox, "sleep 99 &")
+    held = _control_groups(os.getpid())
+    assert bool(held) is ("control group" in str(sandbox.limits))
+    rig.run(sandbox.stop())
+    assert _control_groups(os.getpid()) == []
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_a_fork_bomb_is_stopped_and_leaves_the_host_alone(rig: Rig, tmp_path: Path) -> None:

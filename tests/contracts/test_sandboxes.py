@@ -302,6 +302,26 @@ def test_the_endpoint_can_be_reached_again_in_a_later_phase(rig: Rig, sandbox: S
     assert [rig.run(call(network)) for network in ("proxy", "public", "proxy")] == ["echo"] * 3
 
 
+def test_sandboxes_side_by_side_reach_each_its_own_endpoint(rig: Rig) -> None:
+    async def live(word: str) -> str:
+        endpoint = EchoEndpoint(word)
+        sandbox = await rig.backend.create(rig.spec())
+        try:
+            await sandbox.enter("agent", "proxy")
+            url = await sandbox.reach(endpoint)
+            result = await sandbox.exec(["python3", "-c", CONNECT.format(port=url.rpartition(":")[2])])
+        finally:
+            await endpoint.close()
+            await sandbox.stop()
+        return result.stdout.strip()
+
+    async def all_at_once() -> list[str]:
+        return await asyncio.gather(*map(live, words))
+
+    words = [f"word-{number}" for number in range(6)]
+    assert rig.run(all_at_once()) == words
+
+
 def test_a_phase_without_network_has_no_endpoint(rig: Rig, sandbox: Sandbox) -> None:
     rig.run(sandbox.enter("verifier", "none"))
     with pytest.raises(SandboxError, match="none"):

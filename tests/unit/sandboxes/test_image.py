@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import SandboxError, TaskError, UnsupportedError
+from pytest_benchflow.sandboxes._bwrap import search_path
 from pytest_benchflow.sandboxes._context import Ignore
 from pytest_benchflow.sandboxes._files import InsideRoot
 from pytest_benchflow.sandboxes._image import build_image, is_stand_in, plan_image
@@ -156,10 +157,11 @@ def test_links_in_the_root_are_followed_inside_it(tmp_path: Path) -> None:
 
 
 def test_variables_workdir_and_user_are_known(tmp_path: Path) -> None:
-    text = "FROM python:3.12-slim\nENV A=1 B=$A\nWORKDIR /srv\nWORKDIR app\nUSER nobody\nCMD x\nEXPOSE 1\nLABEL a=b"
+    settings = "ENV A=1 B=$A PATH=/opt/bin:$PATH\nCMD x\nEXPOSE 1\nLABEL a=b"
+    text = f"FROM python:3.12-slim\n{settings}\nWORKDIR /srv\nWORKDIR app\nUSER nobody"
     image = plan_image(make_task(tmp_path, dockerfile=text))
     assert (image.base, image.workdir, image.user) == ("python:3.12-slim", "/srv/app", "nobody")
-    assert dict(image.env) == {"A": "1", "B": ""}
+    assert dict(image.env) == {"A": "1", "B": "", "PATH": f"/opt/bin:{search_path()}"}
 
 
 @pytest.mark.parametrize(

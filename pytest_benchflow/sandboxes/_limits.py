@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MOUNT = Path("/sys/fs/cgroup")
 _PREFIX = "benchflow"
-_MAX_PROCESSES = 4096
+MAX_PROCESSES = 4096
 _PERIOD_US = 100_000
 
 
@@ -66,8 +66,8 @@ class Limits:
 
     def _processes(self) -> None:
         # Nobody asks for this one; without it a fork bomb inside takes the whole machine.
-        if self._group("pids", {"pids.max": str(_MAX_PROCESSES)}):
-            self._note("processes", _MAX_PROCESSES, "control group")
+        if self._group("pids", {"pids.max": str(MAX_PROCESSES)}):
+            self._note("processes", MAX_PROCESSES, "control group")
 
     def _memory(self, asked: int) -> None:
         size = asked << 20

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes import _limits
 from pytest_benchflow.sandboxes._limits import remove_stale_groups
 from pytest_benchflow.sandboxes._scratch import ScratchBase
 from pytest_benchflow.sandboxes.local import backend
@@ -341,6 +342,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {repository!r})
 from pytest_benchflow.contracts import SandboxSpec
+from pytest_benchflow.sandboxes import _limits
 from pytest_benchflow.sandboxes._limits import remove_stale_groups
 from pytest_benchflow.sandboxes._scratch import ScratchBase
 from pytest_benchflow.sandboxes.local import backend
@@ -398,7 +400,8 @@ def test_a_stopped_sandbox_leaves_no_control_group_and_no_mount(rig: Rig, tmp_pa
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_a_fork_bomb_is_stopped_and_leaves_the_host_alone(rig: Rig, tmp_path: Path) -> None:
+def test_a_fork_bomb_is_stopped_and_leaves_the_host_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_limits, "MAX_PROCESSES", 200)
     sandbox = rig.create()
     if "processes" not in sandbox.limits:
         pytest.skip("this user may make no control group, so nothing bounds the number of processes")

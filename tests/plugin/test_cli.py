@@ -1,0 +1,160 @@
+"""The command pytest-benchflow: exit codes, meaning, and help; never a dependency's punctuation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_benchflow import __version__, cli
+from tests.plugin.bench import TASK_TOML
+
+if TYPE_CHECKING:
+    from tests.plugin.bench import Bench
+
+COMMANDS = [(), ("tasks",), ("tasks", "list"), ("tasks", "check"), ("new-task",), ("show",), ("doctor",)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words) or "top")
+def test_every_command_has_help_that_names_its_arguments(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: pytest-benchflow")
+    assert len(text.splitlines()) > 4
+
+
+@pytest.mark.parametrize("words", [[], ["fly"], ["tasks"], ["show"], ["new-task"]], ids=" ".join)
+def test_wrong_use_ends_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_the_installed_command_runs() -> None:
+    command = Path(sys.executable).with_name("pytest-benchflow")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["pytest-benchflow", __version__])
+
+
+def test_tasks_list_says_what_each_needs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    task = bench.task()
+    bench.write(task / "recorded", {"baseline.jsonl": ""})
+    assert cli.main(["tasks", "list", str(bench.path / "tasks")]) == 0
+    text = capsys.readouterr().out
+    assert str(task) in text
+    assert "baseline" in text
+    assert "local" in text
+
+
+def test_tasks_check_names_file_and_key(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.task("fine")
+    bench.task("odd", toml=TASK_TOML + "[extra]\nx = 1\n")
+    assert cli.main(["tasks", "check", str(bench.path / "tasks")]) == 0
+    text = capsys.readouterr().out
+    assert "warning" in text
+    assert "extra" in text
+    bench.task("broken", toml='[verifier]\ntimeout_sec = "soon"\n')
+    assert cli.main(["tasks", "check", str(bench.path / "tasks")]) == 1
+    text = capsys.readouterr().out
+    assert "timeout_sec" in text
+    assert "3 tasks, 1 with errors" in text
+
+
+@pytest.mark.parametrize("path", ["missing", "."], ids=["missing", "no-task-in-it"])
+def test_a_path_without_tasks_is_wrong_use(bench: Bench, capsys: pytest.CaptureFixture[str], path: str) -> None:
+    assert cli.main(["tasks", "list", str(bench.path / path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("pytest-benchflow: error: ")
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+def test_a_new_task_is_solved_by_oracle_and_not_by_nop(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    place = bench.path / "tasks" / "brand-new"
+    assert cli.main(["new-task", str(place)]) == 0
+    assert str(place / "task.toml") in capsys.readouterr().out
+    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "--benchflow-agent=nop")
+    assert done.ret == 0
+    assert {name: done.parseoutcomes().get(name) for name in ("solved", "unsolved")} == {"solved": 1, "unsolved": 1}
+    # A second time it would overwrite work.
+    assert cli.main(["new-task", str(place)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_show_tells_a_rollout(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.task()
+    bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle")
+    (path,) = bench.rollouts()
+    assert cli.main(["show", str(path)]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "hello",
+        "oracle",
+        "solved",
+        "1/1 healthy",
+        "reward: 1",
+        "files",
+        "result.json",
+        "verifier/reward.txt",
+    ):
+        assert part in text
+
+
+def test_show_is_safe_and_goes_on_where_records_are_torn(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.task()
+    bench.run("tasks", "-m", "rollout", "--benchflow-agent=nop")
+    (path,) = bench.rollouts()
+    result = bench.result(path)
+    result["error"] = "\x1b[2J\x9b2J\u202e and\x07 more"
+    (path / "result.json").write_text(json.dumps(result))
+    (path / "trajectory" / "llm_trajectory.jsonl").write_text("{torn\n")
+    (path / "artifacts" / "\x1b[31mred").write_text("x")
+    assert cli.main(["show", str(path)]) == 1
+    said = capsys.readouterr()
+    for text in (said.out, said.err):
+        assert not {"\x1b", "\x9b", "\u202e", "\x07"} & set(text)
+    assert "llm_trajectory.jsonl" in said.out
+    assert "cannot be read" in said.out
+    assert "unsolved" in said.out
+
+
+def test_show_of_another_directory_is_wrong_use(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", str(bench.path)]) == 2
+    assert "is no rollout" in capsys.readouterr().err
+
+
+def test_doctor_names_every_part_and_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "invented-0123456789")
+    monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(tmp_path))
+    code = cli.main(["doctor"])
+    text = capsys.readouterr().out
+    assert code == (0 if "local: available" in text else 1)
+    for name in ("local", "oracle", "openhands", "litellm", "OPENAI_API_KEY: set"):
+        assert name in text
+    assert "openhands: " in text
+    assert "not installed yet" in text
+    assert "invented" not in text
+
+
+def test_a_reader_that_leaves_early_is_no_error(bench: Bench) -> None:
+    for number in range(30):
+        bench.task(f"task-{number}")
+    command = [sys.executable, "-m", "pytest_benchflow.cli", "tasks", "list", str(bench.path / "tasks")]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 0
+    assert done.stderr == b""

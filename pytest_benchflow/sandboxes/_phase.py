@@ -112,10 +112,11 @@ class Phase:
         if word == "ready":
             _settle(self._ready, None)
         elif word in ("listening", "failed") and self._listening is not None and not self._listening.done():
-            if word == "listening" and len(descriptors) == 1:
-                self._listening.set_result(socket.socket(fileno=descriptors.pop()))
+            if word == "listening" and len(descriptors) == 1 and (listener := _as_listener(descriptors[0])):
+                descriptors.clear()
+                self._listening.set_result(listener)
             else:
-                self._listening.set_exception(SandboxError(f"no port for the proxy inside the sandbox: {rest}"))
+                self._listening.set_exception(SandboxError(f"no port for the proxy inside the sandbox: {rest[:200]}"))
         elif word in ("exit", "killed"):
             run, _, number = rest.partition(" ")
             waiting = (self._exits if word == "exit" else self._kills).pop(run, None)
@@ -340,6 +341,19 @@ def _settle(waiting: asyncio.Future[_T], value: _T) -> None:
 def _own(stack: contextlib.ExitStack, descriptor: int) -> int:
     stack.callback(os.close, descriptor)
     return descriptor
+
+
+def _as_listener(descriptor: int) -> socket.socket | None:
+    """Take a descriptor over if it is a listening TCP socket, and leave it alone if not."""
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    kind = (found.family, found.type, found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    if kind == (socket.AF_INET, socket.SOCK_STREAM, 1):
+        return found
+    found.detach()
+    return None
 
 
 def _write_request(descriptor: int, argv: Sequence[str], *, env: Mapping[str, str], cwd: str, ids: str) -> None:

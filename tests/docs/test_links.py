@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pytest_benchflow.settings import OPTIONS
 
@@ -55,3 +58,11 @@ def test_table_is_what_the_code_says(page: str, mark: str, make: str) -> None:
 def test_options_and_commands_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"--benchflow-[a-z]+(?:-[a-z]+)*", page.read_text(encoding="utf-8")))
     assert named <= {option.flag for option in OPTIONS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_data_in_examples_can_be_read(page: Path) -> None:
+    readers = {"yaml": yaml.safe_load, "toml": tomllib.loads, "json": json.loads}
+    text = page.read_text(encoding="utf-8")
+    for language, block in re.findall(r"^```(yaml|toml|json)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        assert readers[language](block), f"{page.name}: a block of {language} holds nothing"

@@ -7,11 +7,15 @@ import re
 import runpy
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from pytest_benchflow.settings import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -62,7 +66,7 @@ def test_options_and_commands_that_are_named_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_data_in_examples_can_be_read(page: Path) -> None:
-    readers = {"yaml": yaml.safe_load, "toml": tomllib.loads, "json": json.loads}
+    readers: dict[str, Callable[[str], Any]] = {"yaml": yaml.safe_load, "toml": tomllib.loads, "json": json.loads}
     text = page.read_text(encoding="utf-8")
     for language, block in re.findall(r"^```(yaml|toml|json)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         assert readers[language](block), f"{page.name}: a block of {language} holds nothing"

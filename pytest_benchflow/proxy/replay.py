@@ -68,7 +68,8 @@ def recording_path(task: Task, agent_name: str) -> Path:
 class ReplayUpstream:
     """An upstream that gives a recording's answers; an answer's metadata warns of tool outputs not as recorded.
 
-    `model` is the name by which the agent called its model then: some agents choose their wire format by it.
+    `model` is the name by which the agent called its model then: some agents choose their wire format by it. `facts`
+    says what was recorded: the task's digest, the agent's version, the skill mode.
     """
 
     replays = True
@@ -76,6 +77,7 @@ class ReplayUpstream:
     def __init__(self, path: Path, *, strict: bool = False) -> None:
         self._path = path
         self._strict = strict
+        self.facts = _facts(path)
         self._exchanges = list(_read(path))
         if not self._exchanges:
             raise RecordError(f"{path}: holds no exchange")
@@ -225,6 +227,12 @@ def _whole(request: Mapping[str, Any], histories: dict[int, Any]) -> dict[str, A
 
 def _is_system(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") in ("system", "developer")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """Return what the first line of a recording says of it; empty when it says nothing."""
+    facts = next(read_records(path), {}).get("recording")
+    return facts if isinstance(facts, dict) else {}
 
 
 def _read(path: Path) -> Iterable[_Recorded]:

@@ -13,6 +13,7 @@ from pytest_benchflow.proxy.replay import ReplayUpstream, recording_path
 from pytest_benchflow.proxy.script import load_script
 from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.settings import host_variable
+from pytest_benchflow.tasks.load import task_digest
 
 if TYPE_CHECKING:
     from pytest_benchflow.contracts import Upstream
@@ -34,15 +35,16 @@ class Route:
     source: Literal["replay", "provider"]
     upstream_model: str | None
     secrets: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what a reader of the rollout should know of this route
 
 
-def route(model: str, *, task: Task, agent_name: str, replay_strict: bool) -> Route:
+def route(model: str, *, task: Task, agent_name: str, replay_strict: bool, skill_mode: str | None = None) -> Route:
     """Return the route of a model's name.
 
     Raises: UsageError for a name of no known form, UnsupportedError where nothing is recorded, ProviderError naming
     the variable that is not set.
     """
-    return _replay(task, agent_name, strict=replay_strict) if model == "replay" else _live(model)
+    return _replay(task, agent_name, strict=replay_strict, skill_mode=skill_mode) if model == "replay" else _live(model)
 
 
 def check_model(model: str) -> None:
@@ -69,7 +71,7 @@ def _live(model: str) -> Route:
     raise UsageError(f"model {model!r} is of no known form; it takes {ACCEPTED}")
 
 
-def _replay(task: Task, agent_name: str, *, strict: bool) -> Route:
+def _replay(task: Task, agent_name: str, *, strict: bool, skill_mode: str | None) -> Route:
     path = recording_path(task, agent_name)
     if not path.is_file():
         raise UnsupportedError(
@@ -77,7 +79,15 @@ def _replay(task: Task, agent_name: str, *, strict: bool) -> Route:
             "to run it live"
         )
     upstream = ReplayUpstream(path, strict=strict)
-    return Route(upstream, upstream.model, "replay", None)
+    recorded_mode = upstream.facts.get("skill_mode")
+    if skill_mode and recorded_mode and recorded_mode != skill_mode:
+        raise UnsupportedError(
+            f"the answers for agent {agent_name} on task {task.slug} were recorded {recorded_mode}, not {skill_mode}; "
+            "pass --benchflow-model=provider/name to run it live"
+        )
+    digest = upstream.facts.get("task_digest")
+    stale = (f"{path.name} was recorded for another state of this task",) if digest != task_digest(task) else ()
+    return Route(upstream, upstream.model, "replay", None, warnings=stale if digest else ())
 
 
 def _provider(base_url: str, key: str | None, model: str) -> Route:

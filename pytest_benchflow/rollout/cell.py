@@ -70,7 +70,7 @@ def resolve(config: RolloutConfig) -> Cell:
         task=task,
         backend=backend,
         agent=agent,
-        route=_route(config, task, agent) if agent.uses_model else None,
+        route=_route(config, task, agent, mode) if agent.uses_model else None,
         skill_mode=mode,
         environment=expand_env(task.environment.env, host_variable),
     )
@@ -92,11 +92,11 @@ def verifier_network(task: Task, step: Step) -> Network:
     return "public" if mode == "public" else "none"
 
 
-def _route(config: RolloutConfig, task: Task, agent: Agent) -> Route:
+def _route(config: RolloutConfig, task: Task, agent: Agent, mode: str) -> Route:
     # Imported here: a session of agents that call no model never loads the proxy.
     from pytest_benchflow.proxy.routes import route
 
-    return route(config.model, task=task, agent_name=agent.name, replay_strict=config.replay_strict)
+    return route(config.model, task=task, agent_name=agent.name, replay_strict=config.replay_strict, skill_mode=mode)
 
 
 def _unsupported_step(step: Step) -> str | None:

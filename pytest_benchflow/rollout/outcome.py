@@ -92,7 +92,7 @@ def _result(state: RolloutState) -> dict[str, Any]:
         "verifier_error_category": verifier_category,
         "export_error": None,
         "partial_trajectory": agent_failed or bool(state.report and state.report.in_flight),
-        "warnings": list(state.report.warnings) if state.report else [],
+        "warnings": [*(cell.route.warnings if cell.route else ()), *(state.report.warnings if state.report else ())],
         **_times(state),
         "idle_before_timeout_s": state.outcomes[-1].idle_before_timeout_s if state.outcomes else None,
         "in_flight_at_timeout": _in_flight(state),

@@ -73,7 +73,9 @@ def _record(state: RolloutState) -> None:
         return
     from pytest_benchflow.proxy.replay import write_recording
 
-    facts = {name: state.config[name] for name in ("task_digest", "agent", "agent_version", "plugin_version")}
+    facts = {
+        name: state.config[name] for name in ("task_digest", "agent", "agent_version", "skill_mode", "plugin_version")
+    }
     write_recording(state.dir, cell.task, cell.agent.name, {**facts, "model": cell.route.upstream_model})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_benchflow.proxy.routes import Route, route
 from pytest_benchflow.proxy.script import ScriptTurn
 from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
-from pytest_benchflow.tasks.load import load_task
+from pytest_benchflow.tasks.load import load_task, task_digest
 from pytest_benchflow.tasks.scaffold import new_task
 from tests.unit.proxy.door import CHAT, PATHS, asking, door, run
 
@@ -67,13 +68,32 @@ def test_no_recording_is_a_skip_that_says_how_to_run_live(task: Task) -> None:
         routed("replay", task)
 
 
-def test_a_recording_names_the_model_as_it_was_named_then(task: Task) -> None:
+def record(task: Task, **facts: str) -> None:
     line = {"request": {"path": CHAT, "body": asking("x")}, "response": {"status_code": 200, "body": {}}}
     (task.path / "recorded").mkdir()
-    (task.path / "recorded" / "baseline.jsonl").write_text(json.dumps(line) + "\n")
+    (task.path / "recorded" / "baseline.jsonl").write_text(f"{json.dumps({'recording': facts})}\n{json.dumps(line)}\n")
+
+
+def test_a_recording_names_the_model_as_it_was_named_then(task: Task) -> None:
+    record(task)
     found = routed("replay", task)
     assert (found.agent_model, found.source, found.upstream_model, found.secrets) == ("m", "replay", None, ())
     assert isinstance(found.upstream, ReplayUpstream)
+
+
+def test_answers_recorded_with_skills_do_not_stand_for_a_run_without(task: Task) -> None:
+    record(task, skill_mode="with-skill")
+    replayed = partial(route, "replay", task=task, agent_name="baseline", replay_strict=False)
+    assert replayed(skill_mode="with-skill").source == "replay"
+    with pytest.raises(UnsupportedError, match=r"recorded with-skill, not no-skill; pass --benchflow-model"):
+        replayed(skill_mode="no-skill")
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["same-task", "changed-task"])
+def test_a_recording_of_another_state_of_the_task_is_told(task: Task, *, changed: bool) -> None:
+    record(task, task_digest="0" * 64 if changed else task_digest(task))
+    warnings = routed("replay", task).warnings
+    assert warnings == (("baseline.jsonl was recorded for another state of this task",) if changed else ())
 
 
 LIVE: dict[str, tuple[str, dict[str, str], str, str, str | None]] = {

@@ -41,6 +41,7 @@ class Phase:
         self._log = log
         self.init: int | None = None  # the host's number of the sandbox's process 1
         self._init_fd: int | None = None
+        self._outer_fd = os.pidfd_open(process.pid)
         self._ending: asyncio.Task[None] | None = None
         self._runs = 0
         self._exits: dict[str, asyncio.Future[int]] = {}
@@ -226,27 +227,27 @@ class Phase:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        if self._init_fd is None:
-            # Killed before it told its child's number, bubblewrap could leave that child behind.
-            with contextlib.suppress(TimeoutError):
-                await self._readable(self._info, 2)
-            self._find_init()
-        if self._init_fd is None:
-            self._process.kill()
-        else:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
-            # Process 1 of a namespace has ended only when all others in it have.
-            await self._wait_for(self._init_fd)
-            os.close(self._init_fd)
-        own = os.pidfd_open(self._process.pid)
-        await self._wait_for(own)
-        os.close(own)
-        self._process.wait()
-        if not self._gone:
-            self._lost()
-        self._control.close()
-        os.close(self._info)
+        with contextlib.ExitStack() as closing:
+            closing.callback(os.close, self._info)
+            closing.callback(self._control.close)
+            closing.callback(self._loop.remove_reader, self._control)
+            closing.callback(os.close, self._outer_fd)
+            if self._init_fd is None:
+                # Killed before it told its child's number, bubblewrap could leave that child behind.
+                with contextlib.suppress(TimeoutError):
+                    await self._readable(self._info, 2)
+                self._find_init()
+            if self._init_fd is None:
+                _kill(self._outer_fd)
+            else:
+                closing.callback(os.close, self._init_fd)
+                _kill(self._init_fd)
+                # Process 1 of a namespace has ended only when all others in it have.
+                await self._wait_for(self._init_fd)
+            await self._wait_for(self._outer_fd)
+            self._process.wait()
+            if not self._gone:
+                self._lost()
 
     async def _wait_for(self, pidfd: int) -> None:
         try:
@@ -341,6 +342,11 @@ def _settle(waiting: asyncio.Future[_T], value: _T) -> None:
 def _own(stack: contextlib.ExitStack, descriptor: int) -> int:
     stack.callback(os.close, descriptor)
     return descriptor
+
+
+def _kill(pidfd: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def _as_listener(descriptor: int) -> socket.socket | None:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.journal import Journal
-from pytest_benchflow.sandboxes._scratch import ScratchBase
+from pytest_benchflow.rollout.scratch import ScratchBase
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_benchflow.contracts import EndpointReport, SandboxSpec
-from pytest_benchflow.sandboxes._scratch import ScratchBase
+from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.tasks.task import AgentPhase, Environment, Step, Task, VerifierPhase
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes import _limits
 from pytest_benchflow.sandboxes._limits import remove_stale_groups
-from pytest_benchflow.sandboxes._scratch import ScratchBase
 from pytest_benchflow.sandboxes.local import backend
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task, processes_of
 
@@ -344,7 +344,7 @@ sys.path.insert(0, {repository!r})
 from pytest_benchflow.contracts import SandboxSpec
 from pytest_benchflow.sandboxes import _limits
 from pytest_benchflow.sandboxes._limits import remove_stale_groups
-from pytest_benchflow.sandboxes._scratch import ScratchBase
+from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes.local import backend
 from tests.contracts.sandboxrig import make_task
 

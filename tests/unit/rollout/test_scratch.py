@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes._scratch import ScratchBase, remove_tree
+from pytest_benchflow.rollout.scratch import ScratchBase, remove_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import secrets
 import socket
+import weakref
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -37,7 +38,8 @@ class Gateway:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._endpoints: list[GatewayEndpoint] = []
+        self._opened = 0
+        self._endpoints: weakref.WeakSet[GatewayEndpoint] = weakref.WeakSet()
 
     async def open(
         self, *, rundir: RunDir, upstream: Upstream, redactor: Redactor, model: str, drain: bool = True
@@ -46,18 +48,19 @@ class Gateway:
 
         With `drain`, an answer that its client no longer waits for is still read to its end and recorded.
         """
-        identity = f"{rundir.path}:{len(self._endpoints)}".encode()
+        self._opened += 1
+        identity = f"{rundir.path}:{self._opened}".encode()
         token = "bf-" + hmac.new(self._key, identity, hashlib.sha256).hexdigest()
         redactor.add(token)
         endpoint = GatewayEndpoint(
             token=token, upstream=upstream, recorder=Recorder(rundir, redactor), model=model, drain=drain
         )
-        self._endpoints.append(endpoint)
+        self._endpoints.add(endpoint)
         return endpoint
 
     async def close(self) -> None:
         """Close every endpoint that is still open."""
-        await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints))
+        await asyncio.gather(*(endpoint.close() for endpoint in list(self._endpoints)))
 
 
 class GatewayEndpoint:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import os
 import socket
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -342,5 +344,23 @@ def test_an_answer_withheld_for_long_arrives(tmp_path: Path) -> None:
             answer = await agent.post(asking("take your time"))
             assert answer.json["choices"][0]["message"]["content"] == "at last"
             assert agent.records()[0]["duration_ms"] >= seconds * 1000
+
+    run(work())
+
+
+def test_a_closed_endpoint_is_forgotten(tmp_path: Path) -> None:
+    async def work() -> None:
+        gateway = Gateway()
+        endpoint = await gateway.open(
+            rundir=RunDir(tmp_path).create(), upstream=ScriptedUpstream([]), redactor=Redactor(), model="m"
+        )
+        await endpoint.port()
+        await endpoint.close()
+        seen = weakref.ref(endpoint)
+        del endpoint
+        await asyncio.sleep(0)
+        gc.collect()
+        assert seen() is None
+        await gateway.close()
 
     run(work())

@@ -197,6 +197,8 @@ def rollout(
     runs = request.config.stash[RUNS]
     with _plainly():
         model = llm_proxy.model if isinstance(llm_proxy, LlmProxy) else llm_proxy
+        _expect("agent", agent, isinstance(agent, str) or hasattr(agent, "uses_model"), "a name or a contracts.Agent")
+        _expect("llm_proxy", model, isinstance(model, str), "the name of a model")
         config = replace(
             benchflow_cell,
             task=task,
@@ -269,6 +271,11 @@ def _remember(request: pytest.FixtureRequest, rollout: Rollout) -> None:
     summary = request.node.stash[SUMMARY] = summarize(rollout, str(place))
     if getattr(request.node, "role", None) != "check":
         request.node.user_properties.extend(summary.properties())
+
+
+def _expect(fixture: str, value: object, fits: bool, accepted: str) -> None:
+    if not fits:
+        raise UsageError(f"the fixture {fixture} returned {value!r}; an override returns {accepted}")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_benchflow import hookspecs
+from pytest_benchflow import fixtures, hookspecs
 from pytest_benchflow.errors import BenchflowError, UnsupportedError
 from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, parametrize_matrix
 from pytest_benchflow.settings import INI_ONLY, INI_TYPES, OPTIONS
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.collect.selection import Selection
     from pytest_benchflow.report.terminal import RolloutReport
-
-pytest_plugins = ["pytest_benchflow.fixtures"]
 
 MARKERS = (
     f'{MARKER}(path): the task directory of this test, such as "tasks/csv-report", relative to the root directory.',
@@ -40,8 +38,9 @@ _REPORT: pytest.StashKey[RolloutReport] = pytest.StashKey()
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Let third parties register agents, sandboxes and checks."""
+    """Let third parties register agents, sandboxes and checks, and offer the fixtures."""
     pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.register(fixtures, "benchflow-fixtures")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -105,7 +105,10 @@ class TaskFile(pytest.File):
         if self.selection.warns and task.path not in self.selection.warned:
             self.selection.warned.add(task.path)
             for text in task.warnings:
-                self.warn(TaskWarning(text))
+                try:
+                    self.warn(TaskWarning(text))
+                except TaskWarning as error:  # the user made warnings errors
+                    raise self.CollectError(str(error)) from None
 
 
 class CellItem(pytest.Function):
@@ -180,7 +183,10 @@ def judge_check(rollout: Rollout, name: str) -> None:
     if messages:
         pytest.fail("\n".join([*messages, f"in {printable(rollout.path)}"]), pytrace=False)
     for finding in report.of(name):
-        warnings.warn(CheckWarning(f"{name}: {printable(finding.message)}"), stacklevel=1)
+        try:
+            warnings.warn(CheckWarning(f"{name}: {printable(finding.message)}"), stacklevel=1)
+        except CheckWarning as error:  # the user made warnings errors
+            pytest.fail(str(error), pytrace=False)
 
 
 def _asking_for_rollout(judge: Callable[[Rollout], None]) -> Callable[..., None]:

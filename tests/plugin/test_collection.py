@@ -37,17 +37,17 @@ def test_a_document_task_is_collected_by_its_file(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("options", "left"),
     [
-        (("-k", "two"), {"two"}),
-        (("-k", "reward_is_finite and one"), {"one"}),
-        (("-m", "rollout"), {"one", "two"}),
-        (("-m", "check"), {"one", "two"}),
+        (("-k", "second"), {"second"}),
+        (("-k", "reward_is_finite and first"), {"first"}),
+        (("-m", "rollout"), {"first", "second"}),
+        (("-m", "check"), {"first", "second"}),
         (("-m", "benchflow and not rollout and not check"), set()),
     ],
     ids=["k-task", "k-check", "m-rollout", "m-check", "m-benchflow"],
 )
 def test_selection_by_keyword_and_marker(bench: Bench, options: tuple[str, ...], left: set[str]) -> None:
-    bench.task("one")
-    bench.task("two")
+    bench.task("first")
+    bench.task("second")
     ids = bench.ids("tasks", "--benchflow-agent=nop", "--strict-markers", *options)
     assert {line.split("/")[1] for line in ids} == left
     if "rollout" in options:

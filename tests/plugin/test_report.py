@@ -88,7 +88,7 @@ def test_junit_has_the_row_as_properties(bench: Bench, workers: str) -> None:
     rollout = cases["rollout[oracle-none-default-1]"]
     assert rollout.get("classname") == "tasks.hello.task.toml"
     found = {item.get("name"): item.get("value") for item in rollout.iter("property")}
-    assert found.pop("benchflow_directory", "").endswith("hello__oracle__none__default__1")
+    assert str(found.pop("benchflow_directory")).endswith("hello__oracle__none__default__1")
     assert float(found.pop("benchflow_time") or "nan") > 0
     assert found == {
         "benchflow_task": "hello",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 LIMIT_SEC = 0.030
 # On a busy machine the same work takes more CPU time: then the limit is a share of what pytest itself takes.
 SHARE = 0.1
-ROUNDS = 12
+ROUNDS = 8
 PROGRAM = """\
 import sys, time, pytest
 code = pytest.main(["-p", "no:cacheprovider", *sys.argv[1:]])

@@ -1,0 +1,82 @@
+"""The evidence line and the table's row: every number is right, and what is not known is never 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_benchflow.report.summary import Summary, evidence_line
+from pytest_benchflow.report.terminal import table
+
+ONE = Summary(
+    task="csv-report",
+    agent="openhands",
+    model="openai/gpt-5",
+    skills="no-skill",
+    trial=1,
+    verdict="pass",
+    category=None,
+    reward=1.0,
+    steps=14,
+    tool_calls=13,
+    calls_model=True,
+    tokens=227853,
+    cost=0.25,
+    completed=14,
+    with_usage=14,
+    truncated=0,
+    effort=(14, 14),
+    training_ready=True,
+    seconds=296.08,
+    directory="jobs/a/csv-report__openhands",
+)
+
+
+def test_the_evidence_of_one_rollout() -> None:
+    assert evidence_line([ONE]) == (
+        "1/1 healthy · 227,853 tokens · 13 tool calls · reward present · 14/14 usage · 0 truncated · effort 14/14 · "
+        "training_ready 1 · 296.1 s"
+    )
+
+
+def test_the_evidence_of_several_keeps_the_unhealthy_in_the_denominator() -> None:
+    lost = replace(ONE, verdict="unhealthy", category="capture", reward=None, training_ready=False, effort=(3, 14))
+    line = evidence_line([ONE, lost])
+    assert line.startswith("1/2 healthy · 455,706 tokens · 26 tool calls · 1/2 rewards present · 28/28 usage")
+    assert "effort 17/28 · training_ready 1 · 592.2 s" in line
+
+
+def test_what_is_not_known_is_neither_0_nor_left_out() -> None:
+    unknown = replace(ONE, tokens=None, with_usage=None, cost=None, reward=None, seconds=None, tool_calls=None)
+    line = evidence_line([unknown])
+    assert "unknown tokens" in line
+    assert "unknown tool calls" in line
+    assert "reward missing" in line
+    assert "unknown/14 usage" in line
+    assert line.endswith("unknown")
+    assert "227,853+? tokens" in evidence_line([ONE, unknown])
+    assert dict(zip(("reward", "tokens", "cost"), (unknown.cells()[i] for i in (4, 6, 7)), strict=True)) == {
+        "reward": "unknown",
+        "tokens": "unknown",
+        "cost": "unknown",
+    }
+    assert ("benchflow_cost", "unknown") in unknown.properties()
+
+
+def test_an_agent_without_a_model_claims_no_tokens() -> None:
+    plain = replace(ONE, calls_model=False, tokens=None, effort=None, tool_calls=0, seconds=0.4)
+    assert evidence_line([plain]) == "1/1 healthy · 0 tool calls · reward present · 0.4 s"
+
+
+def test_a_summary_survives_the_journey_between_processes() -> None:
+    values = ONE.as_dict() | {"effort": [14, 14], "phases": [["agent_execution", 2.5]]}
+    back = Summary.of_dict(values)
+    assert replace(back, phases=()) == ONE
+    assert back.phases == (("agent_execution", 2.5),)
+
+
+def test_an_unhealthy_rollout_shows_its_category() -> None:
+    assert replace(ONE, verdict="unhealthy", category="verifier").cells()[3] == "unhealthy (verifier)"
+
+
+def test_the_last_column_of_a_table_is_neither_cut_nor_padded() -> None:
+    assert table([("a", "place"), ("long", "x/y")]) == ["a     place", "long  x/y"]

@@ -332,6 +332,7 @@ def test_an_endpoint_closed_in_the_middle_records_what_was_open(tmp_path: Path) 
     run(work())
 
 
+@pytest.mark.waits
 def test_an_answer_withheld_for_long_arrives(tmp_path: Path) -> None:
     """Libraries give up after 300 s; nothing here does. CI withholds for longer than that."""
     seconds = float(os.environ.get("BENCHFLOW_TEST_WITHHOLD", "3"))

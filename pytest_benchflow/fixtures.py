@@ -84,7 +84,18 @@ class Runs:
         return task.slug in self._shared_names
 
     def open(self) -> None:
-        """Take the job's directory, in the process that leads. Raises: UsageError when another session has it."""
+        """Take the job's directory, in the process that leads.
+
+        Raises: UsageError when another session has it, or when it would lie inside a task and change it.
+        """
+        from pytest_benchflow.tasks.load import is_task
+
+        jobs = self.settings.jobs_dir
+        task = next((place for place in (jobs, *jobs.parents) if is_task(place)), None)
+        if task is not None:
+            raise UsageError(
+                f"the jobs directory {jobs} lies inside the task {task}; pass another --benchflow-jobs-dir"
+            )
         if self.leads:
             self.session().open()
 

@@ -7,6 +7,8 @@ import shutil
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.errors import SandboxError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -17,20 +19,27 @@ if TYPE_CHECKING:
 _ALWAYS = "/logs/artifacts"
 
 
-async def keep_artifacts(task: Task, sandbox: Sandbox, target: Path) -> None:
-    """Copy the declared artifacts and /logs/artifacts out of the sandbox; what is not there is left out."""
+async def keep_artifacts(task: Task, sandbox: Sandbox, target: Path) -> list[str]:
+    """Copy the declared artifacts and /logs/artifacts out of the sandbox; what is not there is left out.
+
+    Returns a warning for each one that could not be kept: what an agent leaves there must not undo its score.
+    """
     declared = [*task.artifacts, *(artifact for step in task.steps for artifact in step.artifacts)]
-    await _keep(sandbox, _ALWAYS, target)
+    warnings = await _keep(sandbox, _ALWAYS, target)
     for artifact in declared:
-        await _keep(sandbox, artifact.source, _place(target, artifact))
+        warnings += await _keep(sandbox, artifact.source, _place(target, artifact))
         _exclude(_place(target, artifact), artifact.exclude)
+    return warnings
 
 
-async def _keep(sandbox: Sandbox, source: str, target: Path) -> None:
+async def _keep(sandbox: Sandbox, source: str, target: Path) -> list[str]:
     try:
         await sandbox.download(source, target)
     except FileNotFoundError:
-        return
+        return []
+    except (SandboxError, OSError) as error:
+        return [f"the artifact {source} was not kept whole: {error}"]
+    return []
 
 
 def _place(target: Path, artifact: Artifact) -> Path:

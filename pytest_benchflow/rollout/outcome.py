@@ -92,7 +92,7 @@ def _result(state: RolloutState) -> dict[str, Any]:
         "verifier_error_category": verifier_category,
         "export_error": None,
         "partial_trajectory": agent_failed or bool(state.report and state.report.in_flight),
-        "warnings": [*(cell.route.warnings if cell.route else ()), *(state.report.warnings if state.report else ())],
+        "warnings": _warnings(state),
         **_times(state),
         "idle_before_timeout_s": state.outcomes[-1].idle_before_timeout_s if state.outcomes else None,
         "in_flight_at_timeout": _in_flight(state),
@@ -101,6 +101,12 @@ def _result(state: RolloutState) -> dict[str, Any]:
         "proxy": {"received": state.report.received, "recorded": state.report.recorded} if state.report else None,
         "source": state.config["source"],
     }
+
+
+def _warnings(state: RolloutState) -> list[str]:
+    of_route = state.cell.route.warnings if state.cell.route else ()
+    of_gateway = state.report.warnings if state.report else ()
+    return [*of_route, *of_gateway, *state.warnings]
 
 
 def _rewards(state: RolloutState) -> tuple[dict[str, float] | None, str | None, str | None]:

@@ -99,7 +99,7 @@ async def _drive(state: RolloutState) -> None:
             if not state.goes_on(step):
                 break
         with state.phase("artifacts"):
-            await keep_artifacts(cell.task, sandbox, state.dir.artifacts)
+            state.warnings += await keep_artifacts(cell.task, sandbox, state.dir.artifacts)
 
 
 async def _prepare(state: RolloutState, step: Step, sandbox: Sandbox) -> None:

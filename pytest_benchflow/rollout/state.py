@@ -63,6 +63,7 @@ class RolloutState:
     outcomes: list[AgentOutcome] = field(default_factory=list)
     scores: list[tuple[Step, Score]] = field(default_factory=list)
     failure: Failure | None = None
+    warnings: list[str] = field(default_factory=list)
     report: EndpointReport | None = None
     kept: str | None = None  # where the sandbox's files are, when they were to stay
     current: str = "harness"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Step, Task
 
 LOGS = "/logs/verifier"
+_USER_BASE = "/var/lib/benchflow-verifier"
 
 # What a test runner prints when it really ran something.
 _RAN = re.compile(
@@ -73,8 +74,10 @@ async def verify(
 
 async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, timeout_sec: float) -> ExecResult:
     target = task.tests_target
-    # What an agent may have planted must not be what scores it: tests and the reward directory start empty.
-    cleared = await sandbox.exec(["sh", "-c", f"rm -rf {target} {LOGS} && mkdir -p {LOGS} && chmod 777 {LOGS}"], user=0)
+    # What an agent may have planted must not be what scores it: tests, the reward directory and what the verifier's
+    # programs load from the user's own site-packages or the linker's preload list start empty.
+    clear = f"rm -rf {target} {LOGS} {_USER_BASE} /etc/ld.so.preload && mkdir -p {LOGS} && chmod 777 {LOGS}"
+    cleared = await sandbox.exec(["sh", "-c", clear], user=0)
     if cleared.exit_code != 0:
         raise SandboxError(f"{target} and {LOGS} could not be cleared before the verifier: {cleared.stderr.strip()}")
     for part in (step.shared_tests, tests):
@@ -102,6 +105,7 @@ def _command(script: Path | None, target: str) -> list[str]:
 
 def _places(target: str) -> dict[str, str]:
     return {
+        "PYTHONUSERBASE": _USER_BASE,
         "BENCHFLOW_VERIFIER_DIR": target,
         "BENCHFLOW_REWARD_TEXT": f"{LOGS}/reward.txt",
         "BENCHFLOW_REWARD_JSON": f"{LOGS}/reward.json",

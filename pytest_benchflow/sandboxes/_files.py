@@ -269,8 +269,13 @@ class _Budget:
         self.left = _MAX_BYTES
 
     def spend(self, size: int) -> None:
+        """Take `size` bytes; a file may grow while it is copied."""
+        self.afford(size)
         self.left -= size
-        if self.left < 0:
+
+    def afford(self, size: int) -> None:
+        """Refuse what is too large before any of it fills the host's disk. Raises: SandboxError."""
+        if size > self.left:
             raise SandboxError(f"{self.source} holds more than {_MAX_BYTES >> 30} GiB; it is not copied out")
 
 
@@ -284,8 +289,10 @@ def _copy_entry_out(directory: int, name: str, target: Path, budget: _Budget, de
         return False
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, reading)
-        kind = os.fstat(reading).st_mode
+        found = os.fstat(reading)
+        kind = found.st_mode
         if stat.S_ISREG(kind):
+            budget.afford(found.st_size)
             target.unlink(missing_ok=True)
             with os.fdopen(os.dup(reading), "rb") as original, target.open("xb") as copy:
                 while chunk := original.read(1 << 20):

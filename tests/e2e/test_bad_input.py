@@ -291,3 +291,25 @@ def test_a_request_that_was_never_recorded_ends_the_rollout(make_task: MakeTask,
     assert rollout.reward is None
     assert rollout.result["timing"]["agent_execution"] < 30
     assert {exchange["response"]["status_code"] for exchange in rollout.exchanges} == {409}
+
+
+def test_what_an_agent_plants_for_the_verifiers_python_is_not_loaded(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task(verifier='#!/bin/sh\npython3 -c "print(0)" > $BENCHFLOW_REWARD_TEXT\n')
+    (task / "solution" / "solve.sh").write_text(
+        "#!/bin/sh\n"
+        "cd \"$(python3 -c 'import site; print(site.getusersitepackages())')\" 2>/dev/null ||\n"
+        '  { d=$(python3 -c \'import site; print(site.getusersitepackages())\'); mkdir -p "$d"; cd "$d"; }\n'
+        "echo 'print(1); import os; os._exit(0)' > usercustomize.py\n"
+        "echo /tmp/evil.so > /etc/ld.so.preload || true\n"
+    )
+    assert run(task, tmp_path / "jobs", agent="oracle").reward == 0
+
+
+def test_artifacts_too_large_to_keep_do_not_undo_a_score(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task()
+    (task / "solution" / "solve.sh").write_text("#!/bin/sh\ntruncate -s 5G /logs/artifacts/sparse\n")
+    rollout = run(task, tmp_path / "jobs", agent="oracle")
+    assert rollout.reward == 0
+    assert rollout.result["error"] is None
+    assert "4 GiB" in " ".join(rollout.result["warnings"])
+    assert not (rollout.path / "artifacts" / "sparse").exists()

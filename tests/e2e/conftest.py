@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -95,18 +96,25 @@ class Machine:
             *(f"process {line}" for line in self._processes()),
             *(f"directory {path}" for path in self._directories()),
             *(f"mount {mount}" for mount in mounts() - self._mounts),
-            *(f"port {port}" for port in listening_ports() - self._listening),
+            *(f"port {port}" for port in self._ports()),
         ]
+
+    def _ports(self) -> Iterator[str]:
+        """Yield new listening ports, but those that a process of another program, such as another test, holds."""
+        ours = (os.fsencode(str(self.temporary)),)
+        for port, inode in listening_ports().items():
+            if port in self._listening:
+                continue
+            others = [process for process in holders(inode) if not holds(process, ours)]
+            # Looked at again: another test's port may have been closed since.
+            if not others and port in listening_ports():
+                yield port
 
     def _processes(self) -> Iterator[str]:
         """Yield processes of the run, in whatever namespace they are: their environment or arguments name its place."""
         marks = (os.fsencode(f"TMPDIR={self.temporary}"), os.fsencode(str(self.temporary)))
         for process in Path("/proc").glob("[0-9]*"):
-            try:
-                seen = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if any(mark in seen for mark in marks):
+            if holds(process, marks):
                 yield f"{process.name} {(process / 'cmdline').read_bytes().replace(bytes(1), b' ')!r}"
 
     def _directories(self) -> Iterator[Path]:
@@ -123,10 +131,27 @@ def mounts() -> set[str]:
     return {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
 
 
-def listening_ports() -> set[str]:
-    """Return the local addresses of listening TCP sockets."""
+def holds(process: Path, marks: tuple[bytes, ...]) -> bool:
+    """Tell whether a process has one of the marks in its environment or arguments."""
+    try:
+        seen = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+    except OSError:
+        return False
+    return any(mark in seen for mark in marks)
+
+
+def holders(inode: str) -> Iterator[Path]:
+    """Yield the processes that have a socket open."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(os.readlink(link) == f"socket:[{inode}]" for link in (process / "fd").iterdir()):  # noqa: PTH115
+                yield process
+
+
+def listening_ports() -> dict[str, str]:
+    """Return the local addresses of listening TCP sockets, with the number of each socket."""
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
-    return {fields[1] for fields in lines if fields[3] == "0A"}
+    return {fields[1]: fields[9] for fields in lines if fields[3] == "0A"}
 
 
 @pytest.fixture

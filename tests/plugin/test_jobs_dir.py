@@ -34,6 +34,14 @@ def test_a_relative_ini_value_is_relative_to_the_root(bench: Bench, monkeypatch:
     assert len(bench.rollouts("out")) == 1
 
 
+def test_a_jobs_directory_inside_a_task_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bench.task())
+    done = bench.run(".", "--benchflow-agent=nop")
+    assert done.ret == 4
+    assert "lies inside the task" in done.stderr.str()
+    assert not (bench.path / "tasks" / "hello" / "jobs").exists()
+
+
 def test_every_run_has_a_job_of_its_own(bench: Bench) -> None:
     bench.task()
     for _ in range(2):

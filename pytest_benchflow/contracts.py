@@ -113,6 +113,9 @@ class Sandbox(Protocol):
     async def download(self, source: str, target: Path) -> None:
         """Copy a file or directory out; links are not followed. Raises: FileNotFoundError when it is not there."""
 
+    async def remove(self, path: str) -> None:
+        """Remove a file or directory, running nothing of the sandbox's; nothing happens when it is not there."""
+
     async def reach(self, endpoint: Endpoint) -> str:
         """Make `endpoint` reachable in this phase and return its URL as seen from inside (no path, no slash)."""
 

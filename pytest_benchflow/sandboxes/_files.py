@@ -18,7 +18,7 @@ from pytest_benchflow.errors import SandboxError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
 _MAX_DEPTH = 200
 _MAX_BYTES = 4 << 30
@@ -37,6 +37,8 @@ class InsideRoot:
         `make` creates missing directories. Raises: FileNotFoundError, NotADirectoryError, SandboxError.
         """
         parts = _absolute(path)
+        if parts[-1:] == [".."]:
+            raise SandboxError(f"{path} ends with ..; name what is meant itself")
         with self._walk(parts[:-1], make=make) as directory:
             yield directory, parts[-1] if parts else "."
 
@@ -48,7 +50,7 @@ class InsideRoot:
 
     @contextlib.contextmanager
     def _walk(self, parts: list[str], *, make: bool) -> Iterator[int]:
-        stack = [os.open(self.root, _DIRECTORY)]
+        stack = [os.open(self.root, DIRECTORY)]
         todo = list(reversed(parts))
         links = 0
         try:
@@ -80,7 +82,7 @@ class InsideRoot:
         them there.
         """
         parts = _absolute(path)
-        directory = os.open(self.root, _DIRECTORY)
+        directory = os.open(self.root, DIRECTORY)
         try:
             for name in parts[:-1] if is_file else parts:
                 with contextlib.suppress(FileNotFoundError):
@@ -127,7 +129,7 @@ def _descend(directory: int, name: str, *, make: bool) -> int:
     """Open a subdirectory. Raises: _IsLinkError when it is a link, FileNotFoundError, NotADirectoryError."""
     while True:
         try:
-            return os.open(name, _DIRECTORY, dir_fd=directory)
+            return os.open(name, DIRECTORY, dir_fd=directory)
         except FileNotFoundError:
             if not make:
                 raise
@@ -232,10 +234,26 @@ def new_file(directory: int, name: str) -> BinaryIO:
 
 
 def copy_in(source: Path, inside: InsideRoot, target: str) -> None:
-    """Copy a host file or directory to `target` inside. Raises: SandboxError for links that lead out of it."""
+    """Copy a host file or directory to `target` inside. Raises: SandboxError for links that lead out of it.
+
+    A directory made at `target` gets the mode of `source`, but everybody inside may read it.
+    """
     if source.is_symlink():
         raise SandboxError(f"{source} is a link; give the file or directory it stands for")
+    made = source.is_dir() and not is_directory(inside, target)
     CopyIn(source, inside).copy(source, target)
+    if made:
+        with inside.directory(target) as directory:
+            os.fchmod(directory, stat.S_IMODE(source.stat().st_mode) & 0o777 | 0o755)
+
+
+def is_directory(inside: InsideRoot, path: str) -> bool:
+    """Tell whether there is a directory at `path` inside."""
+    try:
+        with inside.directory(path):
+            return True
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _make_directory(directory: int, name: str) -> int:

@@ -6,14 +6,13 @@ import functools
 import os
 import posixpath
 import re
-import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._bwrap import search_path
 from pytest_benchflow.sandboxes._context import Ignore, find_sources, read_ignore
-from pytest_benchflow.sandboxes._files import CopyIn, InsideRoot, new_file
+from pytest_benchflow.sandboxes._files import CopyIn, InsideRoot, is_directory, new_file
 from pytest_benchflow.tasks.dockerfile import (
     Command,
     Copy,
@@ -181,7 +180,7 @@ def _copy(
             if not path.is_dir():
                 if not ignore.keeps(path.relative_to(top).as_posix()):
                     raise SandboxError(f"{where}: .dockerignore leaves {path.relative_to(top)} out")
-                into = placed.into or _is_directory(inside, placed.target)
+                into = placed.into or is_directory(inside, placed.target)
                 copier.copy(path, f"{placed.target}/{path.name}" if into else placed.target)
             else:
                 copier.copy(path, placed.target)
@@ -202,11 +201,3 @@ def _adopt(descriptor: int, *, ids: tuple[int, int] | None, mode: int | None) ->
         os.fchown(descriptor, *ids)
     if mode is not None:
         os.fchmod(descriptor, mode)
-
-
-def _is_directory(inside: InsideRoot, path: str) -> bool:
-    try:
-        with inside.directory(path) as directory:
-            return stat.S_ISDIR(os.fstat(directory).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False

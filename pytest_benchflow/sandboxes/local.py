@@ -20,6 +20,7 @@ from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
 from pytest_benchflow.sandboxes._limits import Limits, remove_stale_groups
 from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._pipes import Collected
+from pytest_benchflow.sandboxes._remove import remove
 from pytest_benchflow.sandboxes._support import why_unsupported
 
 if TYPE_CHECKING:
@@ -223,6 +224,10 @@ class LocalSandbox:
     async def download(self, source: str, target: Path) -> None:
         """Copy a file or directory out; links are not followed. Raises: FileNotFoundError when it is not there."""
         await self._copying(copy_out, self._inside, source, target)
+
+    async def remove(self, path: str) -> None:
+        """Remove a file or directory, running nothing of the sandbox's; nothing happens when it is not there."""
+        await self._copying(remove, self._inside, path)
 
     async def _copying(self, copy: Callable[..., None], *args: Any) -> None:
         """Run a copy in a thread; a cancelled one goes on, and stop() waits for it."""

@@ -75,6 +75,21 @@ def test_a_download_through_a_link_stays_inside(rig: Rig, sandbox: Sandbox, tmp_
     assert not any(path.is_symlink() for path in tmp_path.glob("out/**/*"))
 
 
+@pytest.mark.parametrize("link", LINKS)
+def test_a_removal_through_a_link_stays_inside(rig: Rig, sandbox: Sandbox, tmp_path: Path, link: str) -> None:
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "file").touch()
+    rig.sh(sandbox, LINKS[link].format(host=host) + "; mkdir /app/tree; cp -P /app/way /app/tree")
+    for path in ("/app/way/file", "/app/tree", "/app/way"):
+        try:
+            rig.run(sandbox.remove(path))
+        except SandboxError:
+            assert link == "a-loop"
+    assert [path.name for path in host.iterdir()] == ["file"]
+    assert rig.sh(sandbox, "ls -A /app").stdout.split() == (["other"] if link == "chained" else [])
+
+
 def test_a_link_that_changes_while_files_are_copied_leads_nowhere(rig: Rig, sandbox: Sandbox, tmp_path: Path) -> None:
     host = tmp_path / "host"
     host.mkdir()

@@ -449,7 +449,7 @@ def _as_nobody(*command: str) -> list[str]:
     [
         ("test_isolation.py", ""),
         ("test_hostile_links.py", ""),
-        ("test_sandboxes.py", "timeout or phase or upload or download or endpoint or stopped"),
+        ("test_sandboxes.py", "timeout or phase or upload or download or removed or directory or endpoint or stopped"),
     ],
     ids=["isolation", "links", "contract"],
 )

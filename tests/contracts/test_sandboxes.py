@@ -239,6 +239,53 @@ def test_an_upload_replaces_files(rig: Rig, sandbox: Sandbox, tmp_path: Path) ->
     assert rig.sh(sandbox, "cat /app/one /app/two; test -L /app/two").stdout == "old\nnew"
 
 
+@pytest.mark.parametrize(("mode", "made"), [(0o777, "777"), (0o700, "755")], ids=["open", "private"])
+def test_an_empty_directory_is_made_with_its_mode_and_readable(
+    rig: Rig, sandbox: Sandbox, tmp_path: Path, mode: int, made: str
+) -> None:
+    source = tmp_path / "empty"
+    source.mkdir()
+    source.chmod(mode)
+    rig.run(sandbox.upload(source, "/logs/new"))
+    assert rig.sh(sandbox, "stat -c %a /logs/new; ls -A /logs/new").stdout == f"{made}\n"
+
+
+def test_an_upload_leaves_the_mode_of_a_directory_that_was_there(rig: Rig, sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir(mode=0o700)
+    rig.sh(sandbox, "mkdir -m 711 /app/here")
+    rig.run(sandbox.upload(tmp_path / "empty", "/app/here"))
+    assert rig.sh(sandbox, "stat -c %a /app/here").stdout == "711\n"
+
+
+REMOVED = {
+    "a-file": "echo x >/app/gone",
+    "a-tree": "mkdir -p /app/gone/a/b; touch /app/gone/a/f /app/gone/a/b/f; ln -s /app/kept /app/gone/a/link",
+    "a-link": "ln -s /app/kept /app/gone",
+    "a-pipe": "mkfifo /app/gone",
+    "nothing": "true",
+    "nothing-below-a-file": "rm -r /app; echo kept >/app",
+    "without-rights": "mkdir -p /app/gone/a/b; touch /app/gone/a/b/f; chmod 000 /app/gone/a/b /app/gone/a /app/gone",
+    "in-a-read-only-directory": "mkdir /app/gone; chmod 555 /app",
+    "very-deep": 'python3 -c \'import os\nos.chdir("/app")\nfor _ in range(3000): os.mkdir("gone"); os.chdir("gone")\'',
+}
+
+
+@pytest.mark.parametrize("made", REMOVED)
+def test_what_is_removed_is_gone_and_nothing_else(rig: Rig, sandbox: Sandbox, made: str) -> None:
+    rig.sh(sandbox, f"mkdir /app/kept; touch /app/kept/f; {REMOVED[made]}")
+    rig.run(sandbox.enter("verifier", "none"))
+    rig.run(sandbox.remove("/app/gone"))
+    left = rig.sh(sandbox, "find /app -type f; stat -c %a /app", cwd="/").stdout.split()
+    assert left[0] == ("/app" if made == "nothing-below-a-file" else "/app/kept/f")
+    assert left[1:] == [{"in-a-read-only-directory": "555", "nothing-below-a-file": "644"}.get(made, "755")]
+
+
+@pytest.mark.parametrize("path", ["/", "/app/..", "app"], ids=["the-root", "upwards", "relative"])
+def test_what_is_no_path_in_the_sandbox_is_not_removed(rig: Rig, sandbox: Sandbox, path: str) -> None:
+    with pytest.raises(SandboxError, match=r"whole sandbox|\.\.|absolute"):
+        rig.run(sandbox.remove(path))
+
+
 @pytest.mark.parametrize("target", ["/etc/hostname", "../../outside"], ids=["absolute", "upwards"])
 def test_a_link_out_of_an_upload_is_refused(rig: Rig, sandbox: Sandbox, tmp_path: Path, target: str) -> None:
     source = tmp_path / "tests"

@@ -227,5 +227,16 @@ def _end(pid: int) -> None:
                 os._exit(0)
 
 
+def _keep_descriptors() -> None:
+    """Let no command inherit what process 1 was started with."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - pathlib would cost every phase its import
+        if int(name) > 2:
+            try:
+                os.set_inheritable(int(name), False)
+            except OSError:  # the one that the list was read through
+                continue
+
+
 if __name__ == "__main__":
+    _keep_descriptors()
     Spawner(_socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,6 +98,12 @@ class Rig:
     def sh(self, sandbox: Sandbox, script: str, **options: Any) -> ExecResult:
         """Run a shell script in a sandbox."""
         return self.run(sandbox.exec(["sh", "-c", script], **options))
+
+    def python(self, sandbox: Sandbox, program: str, **options: Any) -> Any:
+        """Run a Python program in a sandbox and return what it prints as JSON."""
+        result = self.run(sandbox.exec(["python3", "-c", textwrap.dedent(program)], **options))
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
 
 
 class EchoEndpoint:

@@ -48,16 +48,8 @@ def sandbox(rig: Rig) -> Sandbox:
     return made
 
 
-def python(rig: Rig, sandbox: Sandbox, program: str, **options: Any) -> Any:
-    """Run a Python program inside and return what it prints as JSON."""
-    result = rig.run(sandbox.exec(["python3", "-c", textwrap.dedent(program)], **options))
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
 def test_only_the_rollouts_own_directory_is_mounted_writable(rig: Rig, sandbox: Sandbox) -> None:
-    mounts = python(
-        rig,
+    mounts = rig.python(
         sandbox,
         """
         import json
@@ -77,8 +69,7 @@ def test_only_the_rollouts_own_directory_is_mounted_writable(rig: Rig, sandbox: 
 
 
 def test_no_file_of_the_kernel_or_the_host_can_be_written(rig: Rig, sandbox: Sandbox) -> None:
-    writable = python(
-        rig,
+    writable = rig.python(
         sandbox,
         """
         import json, os
@@ -196,8 +187,7 @@ def test_privileged_operations_fail(rig: Rig, sandbox: Sandbox, command: str) ->
 
 
 def test_system_calls_that_reach_past_namespaces_are_refused(rig: Rig, sandbox: Sandbox) -> None:
-    errors = python(
-        rig,
+    errors = rig.python(
         sandbox,
         """
         import ctypes, errno, json, platform
@@ -270,8 +260,7 @@ def test_no_process_of_the_host_can_be_seen_or_hit(rig: Rig, sandbox: Sandbox) -
 def test_process_one_can_be_neither_killed_nor_traced(rig: Rig, sandbox: Sandbox) -> None:
     rig.sh(sandbox, "kill -9 1; kill -STOP 1; kill -TERM 1")
     assert rig.sh(sandbox, "cat /proc/1/environ /proc/1/maps; readlink /proc/1/fd/*; ls /proc/1/root/").stdout == ""
-    traced = python(
-        rig,
+    traced = rig.python(
         sandbox,
         """
         import ctypes, json
@@ -448,10 +437,11 @@ def _as_nobody(*command: str) -> list[str]:
     ("module", "choice"),
     [
         ("test_isolation.py", ""),
+        ("test_descriptors.py", ""),
         ("test_hostile_links.py", ""),
         ("test_sandboxes.py", "timeout or phase or upload or download or removed or directory or endpoint or stopped"),
     ],
-    ids=["isolation", "links", "contract"],
+    ids=["isolation", "descriptors", "links", "contract"],
 )
 def test_it_holds_for_an_ordinary_user_too(module: str, choice: str) -> None:
     if shutil.which("setpriv") is None or (found := _interpreter_for_everybody()) is None:

@@ -89,12 +89,21 @@ class Recorder:
         `body` is its JSON text, None for anything else, which is kept as text.
         """
         recorded = self._note_request(exchange, raw, body)
+        self._note_pending(exchange)
+        return recorded
+
+    def begin_without_body(self, exchange: Exchange, size: int | None) -> None:
+        """Note a request as begun whose body was not taken in; `size` is its length in bytes as far as it was told."""
+        exchange.metadata |= {"request_body": "left out", "request_bytes": size}
+        self._note_request(exchange, b"", None)
+        self._note_pending(exchange)
+
+    def _note_pending(self, exchange: Exchange) -> None:
         line = b'{"request":' + exchange.request + b',"metadata":' + dumps({"started_seq": exchange.seq}) + b"}"
         try:
             self._pending.append_line(line)
         except OSError as error:
             self._warn(f"{self._pending.path.name} could not be written: {error.strerror or error}")
-        return recorded
 
     def end(self, exchange: Exchange) -> None:
         """Write the exchange's line. What the disk refuses is tried again, now, later and at the close."""

@@ -30,14 +30,17 @@ if TYPE_CHECKING:
 
 _MODELS_PATHS = ("/v1/models", "/models")
 _LONGEST_LINE = 1024 * 1024
+# Far above any model's context; it is there so that an agent cannot take the host's memory.
+_LONGEST_BODY = 512 * 1024 * 1024
 _CLOSING_GRACE_SECONDS = 5.0
 
 
 class Gateway:
     """The gateway of this process: one endpoint per rollout, all on the loop they are opened on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, longest_body: int = _LONGEST_BODY) -> None:
         self._key = secrets.token_bytes(32)
+        self._longest_body = longest_body  # bytes; a longer request is refused
         self._opened = 0
         self._endpoints: weakref.WeakSet[GatewayEndpoint] = weakref.WeakSet()
 
@@ -53,7 +56,12 @@ class Gateway:
         token = "bf-" + hmac.new(self._key, identity, hashlib.sha256).hexdigest()
         redactor.add(token)
         endpoint = GatewayEndpoint(
-            token=token, upstream=upstream, recorder=Recorder(rundir, redactor), model=model, drain=drain
+            token=token,
+            upstream=upstream,
+            recorder=Recorder(rundir, redactor),
+            model=model,
+            drain=drain,
+            longest_body=self._longest_body,
         )
         self._endpoints.add(endpoint)
         return endpoint
@@ -66,13 +74,16 @@ class Gateway:
 class GatewayEndpoint:
     """The door to the model for one rollout (`contracts.Endpoint`)."""
 
-    def __init__(self, *, token: str, upstream: Upstream, recorder: Recorder, model: str, drain: bool) -> None:
+    def __init__(
+        self, *, token: str, upstream: Upstream, recorder: Recorder, model: str, drain: bool, longest_body: int
+    ) -> None:
         self.token = token
         self.mismatch: str | None = None
         self._upstream = upstream
         self._recorder = recorder
         self._model = model
         self._drain = drain
+        self._longest_body = longest_body
         self._warnings: dict[str, None] = {}
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
         self._runner: web.ServerRunner | None = None
@@ -181,17 +192,23 @@ class GatewayEndpoint:
             self._recorder.end(exchange)
 
     async def _answer(self, exchange: Exchange, request: web.BaseRequest, *, authorized: bool) -> web.StreamResponse:
-        raw = await _read(request)
-        if raw is None:
+        dialect = dialect_for(request.path)
+        if not authorized:
+            # Whoever holds no token gets none of its bytes into memory.
+            self._recorder.begin_without_body(exchange, request.content_length)
+            return _refuse(exchange, dialect, 401, "unauthorized", "the API key is not this rollout's token")
+        try:
+            raw = await _read(request, self._longest_body)
+        except ConnectionError:
             exchange.client_gone = True
             exchange.error = {"type": "client_gone", "message": "the client left before its request was whole"}
             return web.Response(status=400)
+        if raw is None:
+            self._recorder.begin_without_body(exchange, request.content_length)
+            message = f"the request's body is longer than the {self._longest_body} bytes that are passed on"
+            return _refuse(exchange, dialect, 413, "too_large", message)
         exchange.metadata["raw_sha256"] = hashlib.sha256(raw).hexdigest()
         body, text = parse_body(raw)
-        dialect = dialect_for(request.path)
-        if not authorized:
-            self._recorder.begin(exchange, raw, text)
-            return _refuse(exchange, dialect, 401, "unauthorized", "the API key is not this rollout's token")
         if dialect is None or request.method != "POST":
             self._recorder.begin(exchange, raw, text)
             message = f"{request.method} {exchange.path} is not served here: no model API has this path"
@@ -236,15 +253,26 @@ class GatewayEndpoint:
                 await close()
 
 
-async def _read(request: web.BaseRequest) -> bytes | None:
-    """Return the whole body, whatever its size; None when the client left before its end."""
+async def _read(request: web.BaseRequest, limit: int) -> bytes | None:
+    """Return the whole body; None, without reading on, once it is longer than `limit` bytes.
+
+    Raises: ConnectionError when the client left before its end.
+    """
+    if (request.content_length or 0) > limit:
+        return None
     try:
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
-        return await request.content.read()
-    except (ConnectionError, web.RequestPayloadError):
-        return None
+        chunks, size = [], 0
+        while chunk := await request.content.readany():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                return None
+        return b"".join(chunks)
+    except web.RequestPayloadError as error:
+        raise ConnectionError(str(error)) from error
 
 
 async def _pass_whole(

@@ -93,10 +93,10 @@ class Door:
 
 @asynccontextmanager
 async def door(
-    path: Path, upstream: Upstream, *, secrets: Iterable[str] = (), drain: bool = True
+    path: Path, upstream: Upstream, *, secrets: Iterable[str] = (), drain: bool = True, gateway: Gateway | None = None
 ) -> AsyncIterator[Door]:
     """Open an endpoint for `upstream` that records below `path`; whatever happens, law 1 holds at its close."""
-    gateway = Gateway()
+    gateway = gateway or Gateway()
     rundir = RunDir(path).create()
     endpoint = await gateway.open(rundir=rundir, upstream=upstream, redactor=Redactor(secrets), model="m", drain=drain)
     token = endpoint.token

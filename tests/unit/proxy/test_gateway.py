@@ -24,6 +24,7 @@ from pytest_benchflow.records.rundir import RunDir
 from tests.unit.proxy.door import CHAT, PATHS, asking, door, run, until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from pytest_benchflow.contracts import ModelRequest
@@ -231,6 +232,48 @@ def test_a_body_of_70_mib_passes_and_is_recorded(tmp_path: Path) -> None:
             assert answer.status == 200
             assert len(sent(upstream).body) > 70 << 20
             assert agent.rundir.llm.stat().st_size > 140 << 20
+
+    run(work())
+
+
+def test_a_body_is_read_only_with_the_token(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with door(tmp_path, ScriptedUpstream([HELLO])) as agent:
+            reader, writer = await asyncio.open_connection("127.0.0.1", await agent.endpoint.port())
+            writer.write(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nonly a part".encode())
+            assert b" 401 " in await reader.readline(), "it is refused although the body never comes"
+            writer.close()
+            (record,) = agent.records()
+            assert record["request"]["body"] is None
+            assert (record["metadata"]["request_body"], record["metadata"]["request_bytes"]) == ("left out", 1_000_000)
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
+@pytest.mark.parametrize("told", [True, False], ids=["told", "chunked"])
+def test_a_body_too_long_to_pass_on_is_refused_and_recorded(tmp_path: Path, path: str, told: bool) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b"x" * 1000
+
+    async def work() -> None:
+        upstream = ScriptedUpstream([HELLO])
+        async with door(tmp_path, upstream, gateway=Gateway(longest_body=4096)) as agent:
+            headers = {"x-api-key": agent.token}
+            for size, status in ((5000, 413), (4096, 200)):
+                whole = b'{"text":"' + b"x" * (size - 11) + b'"}'
+                data = chunks() if size > 4096 and not told else whole
+                async with agent.session.post(agent.url + path, data=data, headers=headers) as answer:
+                    assert answer.status == status
+                    said = await answer.json()
+                    assert bool(said.get("error")) == (status == 413)
+                    assert status == 200 or ("type" in said) == (path == PATHS["messages"])
+            assert len(upstream.requests) == 1
+            refused, _ = agent.records()
+            assert (refused["error"]["type"], refused["response"]["status_code"]) == ("too_large", 413)
+            assert refused["request"]["body"] is None
+            assert refused["metadata"]["request_bytes"] == (5000 if told else None)
 
     run(work())
 

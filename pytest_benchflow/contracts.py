@@ -223,6 +223,7 @@ class AgentContext:
     log_dir: Path  # agent/ in the rollout directory
     timeout_sec: float
     idle_timeout_sec: float | None
+    llm_timeout_sec: float  # how long the agent should let its model take: never less than its own time
     model: str  # as the agent should name it, without a provider prefix
     base_url: str | None  # of the gateway as seen from inside, without a path
     token: str | None

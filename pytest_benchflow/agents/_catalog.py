@@ -61,8 +61,7 @@ class CatalogAgent:
             "BENCHFLOW_PROVIDER_BASE_URL": f"{base}/v1" if base and self.api_dialect in _VERSIONED else base,
             "BENCHFLOW_PROVIDER_API_KEY": context.token or "",
             "BENCHFLOW_PROVIDER_MODEL": context.model,
-            # Never shorter than the agent's own time: the agent's limit is what ends a slow model call.
-            "BENCHFLOW_LLM_TIMEOUT": f"{context.timeout_sec:g}",
+            "BENCHFLOW_LLM_TIMEOUT": f"{context.llm_timeout_sec:g}",
         }
         if context.reasoning_effort:
             env["BENCHFLOW_REASONING_EFFORT"] = context.reasoning_effort

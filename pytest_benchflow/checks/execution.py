@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.checks._evidence import evidence, rebuilt, uses_model
+from pytest_benchflow.checks._evidence import NotApplicableError, evidence, rebuilt, uses_model
 
 if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
@@ -96,7 +96,7 @@ def check_verdict_agrees(rollout: Rollout) -> None:
     """The recorded verdict is one that the recorded facts allow."""
     verdict = rollout.result.get("verdict")
     if verdict is None:
-        return
+        raise NotApplicableError("no verdict has been given yet")
     timed_out = rollout.result.get("error_category") in TIMEOUT_CATEGORIES
     broken = bool(rollout.result.get("error")) and not timed_out
     assert not (broken and verdict != "unhealthy"), f"the verdict is {verdict}, though the rollout ended with an error"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from pytest_benchflow import registry
 from pytest_benchflow.collect.selection import Selection, absolute_paths, conftest_anchors
 from pytest_benchflow.errors import BenchflowError, UsageError
+from pytest_benchflow.records.rundir import new_job_name
 from pytest_benchflow.settings import INI_ONLY, Option, Settings, read_settings
 
 if TYPE_CHECKING:
@@ -61,8 +60,9 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
         )
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
+    named = settings.job_name or new_job_name(settings.jobs_dir)
     return Selection(
-        settings=replace(settings, job_name=worker["job_name"] if worker else settings.job_name or _job_name(settings)),
+        settings=replace(settings, job_name=worker["job_name"] if worker else named),
         root=config.rootpath,
         named=absolute_paths(given, config.invocation_params.dir) if not config.option.pyargs else (),
         everywhere=_everywhere(config.option),
@@ -162,10 +162,3 @@ def _task_directories(config: pytest.Config) -> list[Path]:
 def _listed(config: pytest.Config) -> tuple[Path, ...]:
     """Return the task directories that the ini file names itself: plain `pytest` collects those."""
     return tuple(_task_directories(config)) if config.getini(_TASKS_INI) else ()
-
-
-def _job_name(settings: Settings) -> str:
-    """Return the time as a name that no job has yet."""
-    name = datetime.now(UTC).strftime("%Y-%m-%d__%H-%M-%S")
-    taken = settings.jobs_dir / name
-    return f"{name}-{os.getpid()}" if taken.exists() else name

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.records.rundir import is_run
 from pytest_benchflow.tasks.load import is_task, task_file
 
 if TYPE_CHECKING:
@@ -59,15 +60,6 @@ def absolute_paths(arguments: Iterable[str], directory: Path) -> tuple[Path, ...
     return tuple(Path(os.path.normpath(directory / str(argument).partition("::")[0])) for argument in arguments)
 
 
-def is_job(path: Path) -> bool:
-    """Tell whether `path` is the directory of a run of this package: it holds copies of files that agents wrote."""
-    try:
-        with (path / "job.json").open("rb") as stream:
-            return b"pytest_benchflow" in stream.read(65536)
-    except OSError:
-        return False
-
-
 def enclosing_task(path: Path) -> Path | None:
     """Return the task directory that `path` is or lies in, None when there is none."""
     return next((place for place in (path, *path.parents) if is_task(place)), None)
@@ -90,8 +82,8 @@ def conftest_anchors(arguments: Sequence[str], directory: Path) -> list[str] | N
 def _outermost_file(path: Path) -> Path | None:
     """Return the file that makes `path`, or the highest directory around it, a task or a job."""
     for place in (*reversed(path.parents), path):
-        if is_job(place):
-            return place / "job.json"
+        if is_run(place):
+            return place / ("job.json" if (place / "job.json").is_file() else "config.json")
         if file := task_file(place):
             return file
     return None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_benchflow.collect.selection import is_job
 from pytest_benchflow.errors import BenchflowError
+from pytest_benchflow.records.rundir import is_run
 from pytest_benchflow.report.text import printable
 from pytest_benchflow.tasks.load import load_task, task_file
 
@@ -40,7 +40,7 @@ def collect_directory(
     A task is collected whole when it was asked for, and never entered. A job's directory is never entered either:
     it holds copies of files that agents wrote.
     """
-    if is_job(path):
+    if is_run(path):
         return None
     file = task_file(path)
     if file is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -90,3 +91,23 @@ class RunDir:
         for directory in (self.llm.parent, self.agent_logs, self.verifier, self.artifacts):
             directory.mkdir(parents=True, exist_ok=True)
         return self
+
+
+def new_job_name(jobs_dir: Path) -> str:
+    """Return the time as a name that no job there has yet."""
+    name = datetime.now(UTC).strftime("%Y-%m-%d__%H-%M-%S")
+    taken = 0
+    while (jobs_dir / (name + (f"-{taken}" if taken else ""))).exists():
+        taken += 1
+    return name + (f"-{taken}" if taken else "")
+
+
+def is_run(path: Path) -> bool:
+    """Tell the directory of a job or of a rollout: it holds copies of files that agents wrote."""
+    if (path / "config.json").is_file() and ((path / "result.json").exists() or (path / "trajectory").exists()):
+        return True
+    try:
+        with (path / "job.json").open("rb") as stream:
+            return b"pytest_benchflow" in stream.read(65536)
+    except OSError:
+        return False

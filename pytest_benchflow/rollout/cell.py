@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -11,7 +11,7 @@ from pytest_benchflow import registry
 from pytest_benchflow.errors import UnsupportedError
 from pytest_benchflow.rollout.skills import skill_mode
 from pytest_benchflow.settings import host_variable
-from pytest_benchflow.tasks.env import expand_env
+from pytest_benchflow.tasks.env import expand_env, host_values, unset_variables
 from pytest_benchflow.tasks.load import load_task
 
 if TYPE_CHECKING:
@@ -40,17 +40,32 @@ class Cell:
     @property
     def model(self) -> str:
         """Return the model's name as the user gave it, "none" where no model is called."""
-        return self.config.model if self.route else "none"
+        return self.config.model
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return the values that must never be written anywhere."""
-        named = {**self.config.agent_env, **self.environment, **expand_env(self.task.solution_env, host_variable)}
-        for step in self.task.steps:
-            named.update(expand_env(step.verifier.env, host_variable))
-        # A value written literally in a task file is public; one taken from the host is not.
-        hidden = [value for name, value in named.items() if SECRET_NAME.search(name) and len(value) >= 8]
-        return (*hidden, *(self.route.secrets if self.route else ()))
+        """Return the values that must never be written anywhere: what came from the host, whatever its name."""
+        return (*self._from_host(), *(self.route.secrets if self.route else ()))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a reader of the rollout should know before it starts."""
+        unset = dict.fromkeys(name for values in self._templates() for name in unset_variables(values, host_variable))
+        asked = {step.agent.network.mode or self.task.environment.network.mode for step in self.task.steps}
+        open_asked = sorted(mode for mode in asked if mode in ("public", "allowlist"))
+        return (
+            *(f"the task asks for ${{{name}}}, which is not set on this host" for name in unset),
+            *(f"the task gives its agent the network ({mode}); here it reaches its model only" for mode in open_asked),
+            *(self.route.warnings if self.route else ()),
+        )
+
+    def _templates(self) -> list[Mapping[str, str]]:
+        return [self.task.environment.env, self.task.solution_env, *(step.verifier.env for step in self.task.steps)]
+
+    def _from_host(self) -> list[str]:
+        values = [value for table in self._templates() for value in host_values(table, host_variable)]
+        passed = self.config.agent_env.items()
+        return values + [v for name, v in passed if SECRET_NAME.search(name) or v == host_variable(name)]
 
 
 def resolve(config: RolloutConfig) -> Cell:
@@ -58,13 +73,17 @@ def resolve(config: RolloutConfig) -> Cell:
 
     Raises: UnsupportedError (the reason of a skip), UsageError, TaskError, ProviderError (no key).
     """
-    task = config.task if not isinstance(config.task, str | Path) else load_task(Path(config.task))
+    config = settled(config)
+    task = task_of(config)
     backend = resolve_backend(config.sandbox)
     mode = skill_mode(config.skills, task)
     for reason in (backend.available(), backend.unsupported(task), *map(_unsupported_step, task.steps)):
         if reason:
             raise UnsupportedError(reason)
     agent = resolve_agent(config.agent)
+    if agent.uses_model and task.environment.mcp_servers:
+        names = ", ".join(server.name for server in task.environment.mcp_servers)
+        raise UnsupportedError(f"needs MCP servers ({names}), which agents are not given here yet")
     return Cell(
         config=config,
         task=task,
@@ -74,6 +93,22 @@ def resolve(config: RolloutConfig) -> Cell:
         skill_mode=mode,
         environment=expand_env(task.environment.env, host_variable),
     )
+
+
+def task_of(config: RolloutConfig) -> Task:
+    """Return the task of a settled configuration."""
+    assert not isinstance(config.task, str | Path), "the configuration is not settled"
+    return config.task
+
+
+def settled(config: RolloutConfig) -> RolloutConfig:
+    """Return the configuration with its task loaded, and no model where the agent calls none.
+
+    Raises: TaskError, UsageError.
+    """
+    task = load_task(Path(config.task)) if isinstance(config.task, str | Path) else config.task
+    model = config.model if resolve_agent(config.agent).uses_model else "none"
+    return replace(config, task=task, model=model)
 
 
 def resolve_agent(agent: str | Agent) -> Agent:
@@ -102,4 +137,6 @@ def _route(config: RolloutConfig, task: Task, agent: Agent, mode: str) -> Route:
 def _unsupported_step(step: Step) -> str | None:
     if step.verifier.environment_mode == "separate" or step.verifier.environment is not None:
         return "needs a separate verifier environment, which no sandbox here offers yet"
-    return None
+    named = [item.service for item in step.verifier.collect] + [item.service for item in step.artifacts]
+    services = [name for name in named if name not in (None, "main")]
+    return f"needs docker: the service {services[0]} of a compose file" if services else None

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import shutil
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.rollout.scrub import scrub
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.contracts import Sandbox
-    from pytest_benchflow.tasks.task import Artifact, Task
+    from pytest_benchflow.records.redact import Redactor
+    from pytest_benchflow.tasks.task import Artifact, Step, Task
 
 # Where a task may always leave something to keep.
 _ALWAYS = "/logs/artifacts"
 
 
-async def keep_artifacts(task: Task, sandbox: Sandbox, target: Path) -> list[str]:
+async def collect(step: Step, sandbox: Sandbox, target: Path, redactor: Redactor) -> list[str]:
+    """Run the commands that a task's verifier wants run once the agent has ended; their output is kept.
+
+    Returns a warning for each that failed or took too long.
+    """
+    warnings = []
+    for number, item in enumerate(step.verifier.collect, 1):
+        done = await sandbox.exec(
+            ["sh", "-c", item.command], cwd=sandbox.workdir, user=item.user, timeout=item.timeout_sec
+        )
+        folder = target / "collect" / (step.name or "")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.txt").write_text(redactor.text(done.stdout + done.stderr), encoding="utf-8")
+        if done.exit_code != 0:
+            ended = f"took longer than {item.timeout_sec:g} s" if done.timed_out else f"exited with {done.exit_code}"
+            warnings.append(f"the collect command {item.command!r} {ended}")
+    return warnings
+
+
+async def keep_artifacts(task: Task, sandbox: Sandbox, target: Path, redactor: Redactor) -> list[str]:
     """Copy the declared artifacts and /logs/artifacts out of the sandbox; what is not there is left out.
 
     Returns a warning for each one that could not be kept: what an agent leaves there must not undo its score.
@@ -29,7 +51,7 @@ async def keep_artifacts(task: Task, sandbox: Sandbox, target: Path) -> list[str
     for artifact in declared:
         warnings += await _keep(sandbox, artifact.source, _place(target, artifact))
         _exclude(_place(target, artifact), artifact.exclude)
-    return warnings
+    return warnings + await asyncio.to_thread(scrub, target, redactor)
 
 
 async def _keep(sandbox: Sandbox, source: str, target: Path) -> list[str]:

@@ -20,7 +20,6 @@ class TimeLimits:
     agent: float
     llm_client: float  # what the agent is told to wait for a model: never less than its own limit
     idle: float | None
-    install: float
     setup: float
     verifier: float
 
@@ -36,7 +35,6 @@ def time_limits(config: RolloutConfig, task: Task, step: Step) -> TimeLimits:
         agent=agent,
         llm_client=agent,
         idle=config.idle_timeout,
-        install=max(_SETUP_SEC, task.environment.build_timeout_sec),
         setup=max(_SETUP_SEC, task.environment.build_timeout_sec),
         verifier=step.verifier.timeout_sec,
     )

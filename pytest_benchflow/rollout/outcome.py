@@ -59,54 +59,61 @@ def complete(rundir: RunDir, result: dict[str, Any], config: Mapping[str, Any]) 
     write_json(rundir.result, result)
 
 
-def _result(state: RolloutState) -> dict[str, Any]:
-    cell, failure = state.cell, state.failure
-    rewards, verifier_error, verifier_category = _rewards(state)
-    agent_failed = failure is not None
+def empty_result(rundir: RunDir, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return result.json of a rollout of which nothing is known but what was asked: all else is null, never 0."""
+    asked = ("agent", "agent_version", "model", "skill_mode", "started_at", "source")
+    unknown = (
+        "task_skills_loading skill_catalog rewards step_rewards n_tool_calls n_skill_invocations n_prompts "
+        "stop_reasons error error_category error_details verifier_error verifier_error_category export_error "
+        "finished_at verifier_started_after_agent idle_before_timeout_s in_flight_at_timeout sandbox_id sandbox_kept "
+        "proxy"
+    )
     return {
-        "task_name": cell.task.name,
-        "rollout_name": state.dir.path.name,
-        "agent": cell.agent.name,
-        "agent_name": cell.agent.name,
-        "agent_version": cell.agent.version,
-        "model": cell.model,
-        "skill_mode": cell.skill_mode,
-        "task_skills_loading": 0 if cell.skill_mode == "no-skill" else None,
-        "skill_catalog": None,
+        "task_name": config.get("task_name"),
+        "rollout_name": rundir.path.name,
+        **{name: config.get(name) for name in asked},
+        "agent_name": config.get("agent"),
+        **dict.fromkeys(unknown.split()),
+        "agent_result": {"cost_usd": None, "price_source": None, "usage_source": None, "reported": None},
+        "partial_trajectory": None,
+        "warnings": [],
+        "timing": dict.fromkeys(("total", "agent_started_at", "agent_finished_at", "verifier_started_at")),
+    }
+
+
+def _result(state: RolloutState) -> dict[str, Any]:
+    failure, report, outcomes = state.failure, state.report, state.outcomes
+    rewards, verifier_error, verifier_category = _rewards(state)
+    without_skills = state.cell.skill_mode == "no-skill"
+    reported = [dict(outcome.reported_usage) for outcome in outcomes if outcome.reported_usage]
+    result = empty_result(state.dir, state.config)
+    result["agent_result"].update(usage_source="provider" if state.cell.route else None, reported=reported or None)
+    return {
+        **result,
+        # What an agent made of skills it was given is not known here.
+        "task_skills_loading": 0 if without_skills else None,
+        "n_skill_invocations": 0 if without_skills else None,
         "rewards": rewards,
         "step_rewards": {step.name or "task": dict(score.rewards or {}) for step, score in state.scores},
-        "n_tool_calls": sum(outcome.n_tool_calls for outcome in state.outcomes),
-        "n_skill_invocations": 0,
+        "n_tool_calls": sum(outcome.n_tool_calls for outcome in outcomes),
         "n_prompts": len(state.prompts),
-        "agent_result": {
-            "cost_usd": None,
-            "price_source": None,
-            "usage_source": "provider" if cell.route else None,
-            "reported": [dict(o.reported_usage) for o in state.outcomes if o.reported_usage] or None,
-        },
-        "stop_reasons": [outcome.stop_reason for outcome in state.outcomes],
+        "stop_reasons": [outcome.stop_reason for outcome in outcomes],
         "error": failure.message if failure else None,
         "error_category": failure.category if failure else None,
         "error_details": failure.details if failure else None,
         "verifier_error": verifier_error,
         "verifier_error_category": verifier_category,
-        "export_error": None,
-        "partial_trajectory": agent_failed or bool(state.report and state.report.in_flight),
-        "warnings": _warnings(state),
-        **_times(state),
-        "idle_before_timeout_s": state.outcomes[-1].idle_before_timeout_s if state.outcomes else None,
+        "partial_trajectory": failure is not None or bool(report and report.in_flight),
+        "warnings": [*state.warnings, *(report.warnings if report else ())],
+        "finished_at": now(),
+        "timing": _timing(state),
+        "verifier_started_after_agent": _ordered(state),
+        "idle_before_timeout_s": outcomes[-1].idle_before_timeout_s if outcomes else None,
         "in_flight_at_timeout": _in_flight(state),
         "sandbox_id": state.sandbox_id,
         "sandbox_kept": state.kept,
-        "proxy": {"received": state.report.received, "recorded": state.report.recorded} if state.report else None,
-        "source": state.config["source"],
+        "proxy": {"received": report.received, "recorded": report.recorded} if report else None,
     }
-
-
-def _warnings(state: RolloutState) -> list[str]:
-    of_route = state.cell.route.warnings if state.cell.route else ()
-    of_gateway = state.report.warnings if state.report else ()
-    return [*of_route, *of_gateway, *state.warnings]
 
 
 def _rewards(state: RolloutState) -> tuple[dict[str, float] | None, str | None, str | None]:
@@ -119,27 +126,33 @@ def _rewards(state: RolloutState) -> tuple[dict[str, float] | None, str | None, 
     if not scored:
         return (None, None, None) if state.failure else (None, "no step was scored", "no_reward")
     steps = sum(1 for step in state.cell.task.steps if step.tests)
-    if state.failure and len(scored) < steps:
+    # Steps that were not reached for want of time count as 0, as those below a min_reward do; a fault scores nothing.
+    if state.failure and state.failure.category != "timeout" and len(scored) < steps:
         return None, None, None
     return combine(scored, state.cell.task.multi_step_reward_strategy, steps), None, None
 
 
-def _times(state: RolloutState) -> dict[str, Any]:
-    agent_end = state.moments.get("agent_execution_finished_at")
-    verifier_start = state.moments.get("verifier_started_at")
-    # In a task of several steps the phases alternate; `Sandbox.enter` proves each agent dead before its verifier.
-    ordered = bool(agent_end and verifier_start) and (len(state.scores) > 1 or agent_end <= verifier_start)  # type: ignore[operator]
+def _timing(state: RolloutState) -> dict[str, Any]:
+    ends = {name: end for name, _start, end in state.spans}
+    starts = {name: start for name, start, _end in reversed(state.spans)}
     return {
-        "started_at": state.started_at,
-        "finished_at": now(),
-        "timing": {
-            **{name: round(seconds, 6) for name, seconds in state.seconds.items()},
-            "agent_started_at": state.moments.get("agent_execution_started_at"),
-            "agent_finished_at": agent_end,
-            "verifier_started_at": verifier_start,
-        },
-        "verifier_started_after_agent": ordered if verifier_start else None,
+        **{name: round(seconds, 6) for name, seconds in state.seconds.items()},
+        "agent_started_at": starts.get("agent_execution"),
+        "agent_finished_at": ends.get("agent_execution"),
+        "verifier_started_at": starts.get("verifier"),
     }
+
+
+def _ordered(state: RolloutState) -> bool | None:
+    """Tell whether each verifier began after the agent of its step had ended; None when none ran."""
+    agent_ended: str | None = None
+    verdicts = []
+    for name, start, end in state.spans:
+        if name == "agent_execution":
+            agent_ended = end
+        elif name == "verifier":
+            verdicts.append(agent_ended is not None and agent_ended <= start)
+    return all(verdicts) if verdicts else None
 
 
 def _in_flight(state: RolloutState) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.contracts import AgentContext, AgentOutcome, Mount, SandboxSpec
@@ -12,9 +14,11 @@ from pytest_benchflow.errors import BenchflowError, ReplayMismatchError, Sandbox
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.cell import resolve, verifier_network
 from pytest_benchflow.rollout.host import Host
-from pytest_benchflow.rollout.keep import keep_artifacts
+from pytest_benchflow.rollout.job import begin_job
+from pytest_benchflow.rollout.keep import collect, keep_artifacts
 from pytest_benchflow.rollout.limits import time_limits
 from pytest_benchflow.rollout.outcome import finish
+from pytest_benchflow.rollout.place import held, own_job, rundir_of
 from pytest_benchflow.rollout.skills import bring_skills
 from pytest_benchflow.rollout.state import RolloutState, begin
 from pytest_benchflow.rollout.verify import verify
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Endpoint, Sandbox
     from pytest_benchflow.rollout.cell import Cell
     from pytest_benchflow.rollout.config import RolloutConfig
-    from pytest_benchflow.tasks.task import Step
+    from pytest_benchflow.tasks.task import Healthcheck, Step
 
 _MISMATCH_GRACE_SEC = 5.0
 
@@ -40,11 +44,15 @@ async def run_rollout(
     UsageError, TaskError and ProviderError for what was wrong before anything started, CancelledError after the
     records are complete.
     """
-    return await run_cell(resolve(config), host=host, watch=watch)
+    cell = resolve(config)
+    cell = replace(cell, config=own_job(cell.config))
+    with held(rundir_of(cell.config, cell.task), wait=False):
+        begin_job(cell.config.jobs_dir / cell.config.job_name)
+        return await run_cell(cell, host=host, watch=watch)
 
 
 async def run_cell(cell: Cell, *, host: Host | None = None, watch: Callable[[str], None] | None = None) -> Rollout:
-    """Run a resolved cell; see `run_rollout`."""
+    """Run a resolved cell whose directory the caller holds; see `run_rollout`."""
     async with AsyncExitStack() as stack:
         if host is None:
             host = await stack.enter_async_context(Host())
@@ -94,12 +102,13 @@ async def _drive(state: RolloutState) -> None:
                 await _prepare(state, step, sandbox)
             with state.phase("agent_execution"):
                 await _work(state, step, sandbox, endpoint, skills_dir)
+            state.warnings += await collect(step, sandbox, state.dir.artifacts, state.redactor)
             with state.phase("verifier"):
                 await _score(state, step, sandbox)
             if not state.goes_on(step):
                 break
         with state.phase("artifacts"):
-            state.warnings += await keep_artifacts(cell.task, sandbox, state.dir.artifacts)
+            state.warnings += await keep_artifacts(cell.task, sandbox, state.dir.artifacts, state.redactor)
 
 
 async def _prepare(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
@@ -115,13 +124,26 @@ async def _prepare(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
     await sandbox.enter("agent", "proxy")
     check = step.healthcheck or state.cell.task.environment.healthcheck
     if check:
-        await asyncio.sleep(check.start_period_sec)
-        for _attempt in range(check.retries + 1):
-            probe = await sandbox.exec(["sh", "-c", check.command], cwd=sandbox.workdir, timeout=check.timeout_sec)
-            if probe.exit_code == 0:
-                return
-            await asyncio.sleep(check.interval_sec)
-        raise SandboxError(f"the healthcheck {check.command!r} failed {check.retries + 1} times")
+        await _until_healthy(check, sandbox)
+
+
+async def _until_healthy(check: Healthcheck, sandbox: Sandbox) -> None:
+    """Probe until the healthcheck succeeds. Raises: SandboxError after as many failures as it allows.
+
+    Failures within the start period do not count.
+    """
+    begun = time.monotonic()
+    failures = 0
+    while True:
+        starting = time.monotonic() - begun < check.start_period_sec
+        probe = await sandbox.exec(["sh", "-c", check.command], cwd=sandbox.workdir, timeout=check.timeout_sec)
+        if probe.exit_code == 0:
+            return
+        failures += not starting
+        if failures > check.retries:
+            said = (probe.stderr.strip() or probe.stdout.strip())[-300:]
+            raise SandboxError(f"the healthcheck {check.command!r} failed {failures} times; it said last: {said!r}")
+        await asyncio.sleep(check.start_interval_sec if starting else check.interval_sec)
 
 
 async def _work(
@@ -140,6 +162,7 @@ async def _work(
         log_dir=state.dir.agent_logs,
         timeout_sec=limits.agent,
         idle_timeout_sec=limits.idle,
+        llm_timeout_sec=limits.llm_client,
         model=route.agent_model if route else "none",
         base_url=await sandbox.reach(endpoint) if endpoint else None,
         token=endpoint.token if endpoint else None,

@@ -6,23 +6,25 @@ import fcntl
 import os
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
-from pytest_benchflow.errors import RecordError, UsageError
+from pytest_benchflow.errors import RecordError, UnsupportedError, UsageError
 from pytest_benchflow.records.rollout import Rollout
-from pytest_benchflow.records.rundir import RunDir
-from pytest_benchflow.rollout.cell import resolve
+from pytest_benchflow.rollout.cell import resolve, settled, task_of
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job, finish_job, recover_jobs
+from pytest_benchflow.rollout.place import held, rundir_of
 from pytest_benchflow.rollout.pool import Pool
 from pytest_benchflow.rollout.run import run_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
+    from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.settings import Settings
 
@@ -41,7 +43,7 @@ class RolloutSession:
         self._leads = leads
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
-        self._finished: dict[Path, Rollout] = {}
+        self._finished: dict[Path, tuple[RolloutConfig, Rollout | UnsupportedError]] = {}
         self._termination: Any = None
 
     @property
@@ -54,25 +56,44 @@ class RolloutSession:
         self._clean_up_when_terminated()
         if not self._leads or self._job_lock is not None:
             return
-        recover_jobs(self.settings.jobs_dir, except_job=self.job_dir)
+        recover_jobs(self.settings.jobs_dir, also=self.job_dir)
         self.job_dir.mkdir(parents=True, exist_ok=True)
         self._job_lock = _take(self.job_dir / ".lock", self.job_dir)
-        begin_job(self.job_dir, self.settings, self.session_id)
+        begin_job(self.job_dir, session_id=self.session_id, settings=self.settings)
 
     def get(self, config: RolloutConfig, watch: Callable[[str], None] | None = None) -> Rollout:
         """Return the rollout of this configuration, running it if this session has not yet.
 
         Raises: UnsupportedError (skip), UsageError, TaskError, ProviderError; KeyboardInterrupt after cleaning up.
         """
-        cell = resolve(config)
-        path = self.job_dir / config.rollout_name(cell.task)
-        if path not in self._finished:
-            self.open()
-            with _locked(RunDir(path)):
-                if not self._done_here(path):
-                    self.pool.run(run_cell(cell, host=self.host(), watch=watch))
-            self._finished[path] = Rollout(path)
-        return self._finished[path]
+        config = settled(config)
+        task = task_of(config)
+        rundir = rundir_of(config, task)
+        asked = replace(config, task=task.path)
+        known = self._finished.get(rundir.path)
+        if known is None:
+            known = self._finished[rundir.path] = (asked, self._run(config, rundir, watch))
+        if known[0] != asked:
+            raise UsageError(
+                f"{rundir.path.name} has been run with other settings in this session; rollouts are told apart by "
+                "task, agent, model, skill mode and trial, so give the agent or the trial another name"
+            )
+        if isinstance(known[1], UnsupportedError):
+            raise known[1]
+        return known[1]
+
+    def _run(
+        self, config: RolloutConfig, rundir: RunDir, watch: Callable[[str], None] | None
+    ) -> Rollout | UnsupportedError:
+        try:
+            cell = resolve(config)
+        except UnsupportedError as reason:
+            return reason
+        self.open()
+        with held(rundir, wait=True):
+            if not self._done_here(rundir.path):
+                self.pool.run(run_cell(cell, host=self.host(), watch=watch))
+        return Rollout(rundir.path)
 
     def host(self) -> Host:
         """Return what this process's rollouts share, started on first use."""
@@ -83,17 +104,21 @@ class RolloutSession:
 
     def close(self) -> None:
         """Free everything; safe to call twice."""
-        if self._host is not None:
-            self.pool.run(self._host.__aexit__(None, None, None))
-            self._host = None
-        self.pool.close()
-        if self._job_lock is not None:
-            finish_job(self.job_dir)
-            self._job_lock.close()
-            self._job_lock = None
+        with ExitStack() as stack:  # each step is taken, whatever the others raise
+            stack.callback(self._let_go)
+            stack.callback(self.pool.close)
+            if self._host is not None:
+                host, self._host = self._host, None
+                stack.callback(lambda: self.pool.run(host.__aexit__(None, None, None)))
+
+    def _let_go(self) -> None:
         if self._termination is not None:
             signal.signal(signal.SIGTERM, self._termination)
             self._termination = None
+        if self._job_lock is not None:
+            with self._job_lock:
+                self._job_lock = None
+                finish_job(self.job_dir)
 
     def _clean_up_when_terminated(self) -> None:
         """Treat SIGTERM as Ctrl-C for as long as the session is open: by default it ends Python without clean-up."""
@@ -112,15 +137,6 @@ class RolloutSession:
             return rollout.config.get("session_id") == self.session_id and rollout.result.get("verdict") is not None
         except RecordError:
             return False
-
-
-@contextmanager
-def _locked(rundir: RunDir) -> Iterator[None]:
-    """Hold a rollout's lock; the kernel drops it with the process, so a stale one cannot exist."""
-    rundir.path.mkdir(parents=True, exist_ok=True)
-    with rundir.lock.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _take(path: Path, job_dir: Path) -> IO[str]:

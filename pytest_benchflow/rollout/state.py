@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.journal import Journal, write_json
 from pytest_benchflow.records.redact import Redactor
-from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.rollout.asked import config_record
+from pytest_benchflow.rollout.place import rundir_of, set_aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pytest_benchflow.contracts import AgentOutcome, EndpointReport, Sandbox
+    from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.rollout.cell import Cell
     from pytest_benchflow.rollout.host import Host
     from pytest_benchflow.rollout.limits import TimeLimits
@@ -49,16 +50,14 @@ class RolloutState:
     cell: Cell
     host: Host
     dir: RunDir
-    job_dir: Path
     redactor: Redactor
-    events: Journal
     config: dict[str, Any]
     watch: Callable[[str], None] | None
     sandbox_id: str
     started: float = field(default_factory=time.monotonic)
     started_at: str = field(default_factory=now)
     seconds: dict[str, float] = field(default_factory=dict)
-    moments: dict[str, str] = field(default_factory=dict)
+    spans: list[tuple[str, str, str]] = field(default_factory=list)  # phase, its start, its end
     prompts: list[dict[str, Any]] = field(default_factory=list)
     outcomes: list[AgentOutcome] = field(default_factory=list)
     scores: list[tuple[Step, Score]] = field(default_factory=list)
@@ -67,6 +66,18 @@ class RolloutState:
     report: EndpointReport | None = None
     kept: str | None = None  # where the sandbox's files are, when they were to stay
     current: str = "harness"
+    events: Journal = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Open the journal of agent-protocol events; each gets the phase, the time, and no secret."""
+        self.events = Journal(
+            self.dir.acp, lambda event: self.redactor.value({"phase": self.current, "timestamp": now(), **event})
+        )
+
+    @property
+    def job_dir(self) -> Path:
+        """Return the directory of the job."""
+        return self.dir.path.parent
 
     def fail(self, message: str, category: str, details: str | None = None) -> None:
         """Record the first thing that went wrong."""
@@ -78,14 +89,14 @@ class RolloutState:
         """Time a phase; the seconds of one that comes several times add up."""
         if self.watch:
             self.watch(name)
-        self.moments.setdefault(f"{name}_started_at", now())
+        started_at = now()
         self.current = {"agent_execution": "agent", "verifier": "verifier"}.get(name, "harness")
         start = time.monotonic()
         try:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
-            self.moments[f"{name}_finished_at"] = now()
+            self.spans.append((name, started_at, now()))
             self.current = "harness"
 
     def prompt(self, step: Step) -> None:
@@ -137,39 +148,24 @@ class RolloutState:
 
 
 def begin(cell: Cell, host: Host, watch: Callable[[str], None] | None) -> RolloutState:
-    """Make the rollout's directory and write config.json; an earlier attempt there is kept under attempts/."""
-    config = cell.config
-    job_dir = config.jobs_dir / (config.job_name or datetime.now(UTC).strftime("%Y-%m-%d__%H-%M-%S"))
-    rundir = RunDir(job_dir / config.rollout_name(cell.task))
-    _set_aside(rundir)
+    """Make the rollout's directory, which the caller holds, and write config.json.
+
+    An earlier attempt there is kept under attempts/.
+    """
+    rundir = rundir_of(cell.config, cell.task)
+    set_aside(rundir)
     rundir.create()
     redactor = Redactor(cell.secrets)
     state = RolloutState(
         cell=cell,
         host=host,
         dir=rundir,
-        job_dir=job_dir,
         redactor=redactor,
-        events=Journal(rundir.acp),
         config=config_record(cell, host.session_id),
         watch=watch,
         sandbox_id=f"bf-{os.getpid()}-{secrets.token_hex(4)}",
-    )
-    state.events = Journal(
-        rundir.acp, lambda event: redactor.value({"phase": state.current, "timestamp": now(), **event})
+        warnings=list(cell.warnings),
     )
     state.config["started_at"] = state.started_at
     write_json(rundir.config, redactor.value(state.config))
     return state
-
-
-def _set_aside(rundir: RunDir) -> None:
-    """Move what an earlier attempt left into attempts/<k>/: nothing captured is ever overwritten."""
-    left = [p for p in rundir.path.iterdir() if p not in (rundir.attempts, rundir.lock)] if rundir.path.is_dir() else []
-    if not left:
-        return
-    done = [int(p.name) for p in rundir.attempts.iterdir() if p.name.isdigit()] if rundir.attempts.is_dir() else []
-    target = rundir.attempts / str(max(done, default=0) + 1)
-    target.mkdir(parents=True)
-    for path in left:
-        path.rename(target / path.name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.errors import SandboxError, VerifierError
+from pytest_benchflow.rollout.scrub import scrub
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
 
@@ -66,7 +67,7 @@ async def verify(
         await sandbox.enter("verifier", network)
         result = await _run_tests(task, step, tests, sandbox, timeout_sec)
         _keep_output(keep, result, redactor)
-        await _fetch(sandbox, keep)
+        await _fetch(sandbox, keep, redactor)
         return Score(_score(keep, result, timeout_sec))
     except VerifierError as error:
         return Score(None, str(error), error.category)
@@ -120,12 +121,13 @@ def _keep_output(keep: Path, result: ExecResult, redactor: Redactor) -> None:
     (keep / "test-stderr.txt").write_text(redactor.text(result.stderr), encoding="utf-8")
 
 
-async def _fetch(sandbox: Sandbox, keep: Path) -> None:
+async def _fetch(sandbox: Sandbox, keep: Path, redactor: Redactor) -> None:
     draft = keep / ".incoming"
     try:
         await sandbox.download(LOGS, draft)
     except FileNotFoundError:
         raise VerifierError(f"{LOGS} is gone after the verifier ran", category="no_reward") from None
+    await asyncio.to_thread(scrub, draft, redactor)
     await asyncio.to_thread(_settle, draft, keep)
 
 

@@ -23,6 +23,12 @@ def expand_env(values: Mapping[str, str], lookup: Callable[[str], str | None]) -
     }
 
 
+def host_values(values: Mapping[str, str], lookup: Callable[[str], str | None]) -> tuple[str, ...]:
+    """Return what `lookup` gives for the variables in `values`: it came from the host, so it belongs in no record."""
+    found = (lookup(match[1]) for value in values.values() for match in _TEMPLATE.finditer(value))
+    return tuple(value for value in found if value)
+
+
 def unset_variables(values: Mapping[str, str], lookup: Callable[[str], str | None]) -> tuple[str, ...]:
     """Return the host variables that `values` needs and `lookup` does not know, sorted."""
     return tuple(sorted({name for value in values.values() for name in _unset(value, lookup)}))

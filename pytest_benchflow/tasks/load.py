@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import TaskError
+from pytest_benchflow.records.rundir import is_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,19 +64,12 @@ def _walk(directory: Path) -> Iterator[Path]:
     except OSError as error:
         raise TaskError(f"{directory}: it cannot be searched for tasks: {error.strerror}") from None
     names = {entry.name for entry in found}
-    if "pyvenv.cfg" in names or _is_run(directory, names):
+    if "pyvenv.cfg" in names or is_run(directory):
         return
     for entry in found:
         skipped = entry.name.startswith(".") or entry.name in _NEVER_TASKS or entry.name.endswith(".egg-info")
         if not skipped and entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
-
-
-def _is_run(directory: Path, names: set[str]) -> bool:
-    """Tell the directory of a job or a rollout: what agents wrote there may look like a task."""
-    if "config.json" in names and not names.isdisjoint(("result.json", "trajectory")):
-        return True
-    return "job.json" in names and b"pytest_benchflow" in (directory / "job.json").read_bytes()[:65536]
 
 
 def load_task(path: Path | str) -> Task:

@@ -209,6 +209,8 @@ class _Session:
             await self._process.kill()
 
     async def _ending(self) -> str:
+        if self._wire.fault:
+            return self._wire.fault
         try:
             code = await asyncio.wait_for(self._process.wait(), _EXIT_SEC)
         except TimeoutError:

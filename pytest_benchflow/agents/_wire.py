@@ -1,6 +1,6 @@
 """Carry JSON-RPC messages over a process's stdio, whatever else the process prints.
 
-Lines have no length limit; what is not JSON-RPC is kept and counted; stderr is always drained.
+Lines may be very long; what is not JSON-RPC is kept and counted; stderr is always drained.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pytest_benchflow.records.journal import Journal
+from pytest_benchflow.agents._logs import CappedLog
+from pytest_benchflow.records.jsontext import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from io import BufferedWriter
     from pathlib import Path
 
     from pytest_benchflow.contracts import Process
 
+# What has no end by then is no message: an agent must not take the host's memory.
+LONGEST_LINE = 256 << 20
 _READ_SIZE = 1 << 18
 _PIECE = 1 << 20
 _TAIL = 4000
@@ -29,11 +31,12 @@ _DRAIN_SEC = 2.0
 
 
 class LineSplitter:
-    """Cut a byte stream into lines of any length; a long line that cannot be JSON comes in pieces."""
+    """Cut a byte stream into lines of any length; a long line comes in pieces unless it may be a message."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, messages: bool = True) -> None:
+        self.size = 0  # bytes that have no newline yet
+        self._messages = messages
         self._parts: list[bytes] = []
-        self._size = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield each line that `data` completes, with its newline."""
@@ -44,24 +47,32 @@ class LineSplitter:
             start = end + 1
         if start < len(data):
             self._parts.append(data[start:])
-            self._size += len(data) - start
-        if self._size > _PIECE and not self._parts[0].lstrip().startswith(b"{"):
+            self.size += len(data) - start
+        if self.size > _PIECE and not (self._messages and self._parts[0].lstrip().startswith(b"{")):
             yield from self._whole_words()
 
     def rest(self) -> bytes:
         """Return what has no newline yet, and forget it."""
         line = b"".join(self._parts)
-        self._parts, self._size = [], 0
+        self.forget()
         return line
 
+    def forget(self) -> int:
+        """Drop what has no newline yet and return how many bytes it was."""
+        size, self.size, self._parts = self.size, 0, []
+        return size
+
     def _whole_words(self) -> Iterator[bytes]:
-        # Cut at white space, so that a secret is never split where redaction would miss it.
-        text = self.rest()
-        cut = max(text.rfind(b" "), text.rfind(b"\t")) + 1
-        if cut:
-            yield text[:cut]
-        if cut < len(text):
-            self._parts, self._size = [text[cut:]], len(text) - cut
+        # Cut at white space, so that a secret is never split where redaction would miss it. Only the newest part is
+        # looked at: to search all of a long word again with each read would hold up every rollout.
+        newest = self._parts[-1]
+        cut = max(newest.rfind(b" "), newest.rfind(b"\t")) + 1
+        if not cut:
+            return
+        self._parts[-1] = newest[:cut]
+        yield self.rest()
+        if cut < len(newest):
+            self._parts, self.size = [newest[cut:]], len(newest) - cut
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:
@@ -100,7 +111,7 @@ class Wire:
     """A message transport over a live process, in the shape that `acp.connection.Connection` takes.
 
     `observe` sees every incoming message in the order of arrival. Logs go to `log_dir`: jsonrpc.jsonl both
-    directions, stdout.txt what was no message, stderr.txt.
+    directions, stdout.txt what was no message, stderr.txt; each keeps its head. `fault` says why no more is read.
     """
 
     def __init__(
@@ -110,6 +121,7 @@ class Wire:
         self.stray_lines = 0
         self.stray_bytes = 0
         self.stderr_tail = b""
+        self.fault: str | None = None
         self.ended = asyncio.Event()
         self._process = process
         self._redact = redact
@@ -118,9 +130,8 @@ class Wire:
         self._ready: deque[dict[str, Any]] = deque()
         self._eof = False
         self._writing = asyncio.Lock()
-        self._raw = Journal(log_dir / "jsonrpc.jsonl", redact)
-        log_dir.mkdir(parents=True, exist_ok=True)
-        self._stray = (log_dir / "stdout.txt").open("ab")
+        self._raw = CappedLog(log_dir / "jsonrpc.jsonl", _as_json)
+        self._stray = CappedLog(log_dir / "stdout.txt")
         self._stderr = asyncio.create_task(self._drain_stderr(log_dir / "stderr.txt"))
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -128,7 +139,7 @@ class Wire:
         line = orjson.dumps(message)
         async with self._writing:
             await self._process.write(line + b"\n")
-        self._raw.append({"dir": "out", "t": time.time(), "msg": message})
+        self._keep("out", message, len(line))
 
     async def receive(self) -> dict[str, Any] | None:
         """Return the next message, None at the end of stdout."""
@@ -137,6 +148,10 @@ class Wire:
             self._eof = not data
             for line in self._splitter.feed(data) if data else [self._splitter.rest()]:
                 self._take(line)
+            if self._splitter.size > LONGEST_LINE:
+                self.fault = f"printed over {LONGEST_LINE >> 20} MiB without an end of line"
+                self._stray.leave_out(self._splitter.forget())
+                self._eof = True
         if self._ready:
             return self._ready.popleft()
         self.ended.set()
@@ -166,20 +181,35 @@ class Wire:
             _write_text(self._stray, line, self._redact)
             return
         self.last_activity = time.monotonic()
-        self._raw.append({"dir": "in", "t": time.time(), "msg": message})
+        self._keep("in", message, len(line))
         self._observe(message)
         self._ready.append(message)
 
+    def _keep(self, direction: str, message: dict[str, Any], size: int) -> None:
+        if self._raw.full:
+            self._raw.leave_out(size)
+        else:
+            line = dumps(self._redact({"dir": direction, "t": time.time(), "msg": message}))
+            self._raw.write(line + b"\n", whole=True)
+
     async def _drain_stderr(self, path: Path) -> None:
-        splitter = LineSplitter()
-        with path.open("ab") as file:
+        splitter = LineSplitter(messages=False)
+        with CappedLog(path) as log:
             while data := await self._process.read_stderr(_READ_SIZE):
                 self.stderr_tail = (self.stderr_tail + data)[-_TAIL:]
                 for line in splitter.feed(data):
-                    _write_text(file, line, self._redact)
-            _write_text(file, splitter.rest(), self._redact)
+                    _write_text(log, line, self._redact)
+                if splitter.size > LONGEST_LINE:
+                    log.leave_out(splitter.forget())
+            _write_text(log, splitter.rest(), self._redact)
 
 
-def _write_text(file: BufferedWriter, line: bytes, redact: Callable[[Any], Any]) -> None:
-    file.write(str(redact(line.decode("utf-8", "backslashreplace"))).encode())
-    file.flush()
+def _as_json(times: int, size: int) -> bytes:
+    return dumps({"dir": "left_out", "messages": times, "bytes": size}) + b"\n"
+
+
+def _write_text(log: CappedLog, line: bytes, redact: Callable[[Any], Any]) -> None:
+    if log.full:
+        log.leave_out(len(line))
+    else:
+        log.write(str(redact(line.decode("utf-8", "backslashreplace"))).encode())

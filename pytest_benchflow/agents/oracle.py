@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.agents._logs import CappedLog
 from pytest_benchflow.contracts import AgentOutcome
 from pytest_benchflow.errors import AgentError, SandboxError
 from pytest_benchflow.settings import host_variable
@@ -75,10 +76,9 @@ def _interpreter(script: Path) -> list[str]:
 
 
 def _keep(context: AgentContext, done: ExecResult) -> None:
-    context.log_dir.mkdir(parents=True, exist_ok=True)
     for name, text in (("stdout.txt", done.stdout), ("stderr.txt", done.stderr)):
-        with (context.log_dir / name).open("a", encoding="utf-8") as file:
-            file.write(context.redact(text))
+        with CappedLog(context.log_dir / name) as log:
+            log.write(str(context.redact(text)).encode())
 
 
 def _judge(context: AgentContext, done: ExecResult) -> AgentOutcome:

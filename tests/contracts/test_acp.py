@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,6 +98,47 @@ def test_megabytes_of_stderr_do_not_block_the_agent(tmp_path: Path) -> None:
         assert "warning 059999" in made.log("stderr.txt")
 
     assert play(tmp_path, program, look).stop == "finished"
+
+
+def test_a_flood_of_output_fills_no_disk_and_is_counted(tmp_path: Path) -> None:
+    program = r"""
+        prompt = start()
+        line = b"." * (1 << 20) + b"\n"
+        for number in range(70):
+            raw(line)
+            sys.stderr.buffer.write(line)
+            update("agent_message_chunk", content={"type": "text", "text": "x" * (1 << 20)})
+        end(prompt)
+    """
+
+    def look(made: Rig) -> None:
+        line = (1 << 20) + 1
+        for name in ("stdout.txt", "stderr.txt"):
+            text = made.log(name)
+            assert text[64 << 20 :] == f"\n[{70 * line - (64 << 20)} bytes left out here]\n"
+        *kept, note = made.log("jsonrpc.jsonl").splitlines()
+        assert all(json.loads(each)["dir"] in ("in", "out") for each in kept)
+        left = json.loads(note)
+        assert (left["dir"], left["messages"] + len(kept)) == ("left_out", 70 + 3 + 3)
+        assert left["bytes"] > left["messages"] << 18
+        (stop,) = made.events("stop")
+        assert stop["stray_stdout"] == {"lines": 70, "bytes": 70 * line}
+        assert sum(len(event["text"]) for event in made.events("agent_message")) == 70 << 20
+
+    assert play(tmp_path, program, look).stop == "finished"
+
+
+@pytest.mark.parametrize("head", ["{", "x"], ids=["perhaps-a-message", "text"])
+def test_a_line_without_an_end_ends_its_agent(tmp_path: Path, head: str) -> None:
+    program = f"""
+        prompt = start()
+        raw(b"{head}")
+        while True:
+            raw(b"x" * (1 << 20))
+    """
+    outcome = play(tmp_path, program)
+    assert (outcome.stop, outcome.error_category) == ("crashed", "agent")
+    assert "the agent printed over 256 MiB without an end of line during session/prompt" in str(outcome.error)
 
 
 def test_an_agent_that_never_answers_is_timed_out(tmp_path: Path) -> None:

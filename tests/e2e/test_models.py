@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.records.rollout import Rollout
-    from tests.e2e.conftest import Machine, MakeTask
+    from tests.e2e.conftest import MakeTask
+    from tests.e2e.machine import Machine
 
 SOLVE = [
     ScriptTurn(text="I write it.", calls=(Call("shell", {"command": "echo 42 > /app/answer"}),)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from tests.e2e.conftest import Machine, MakeTask
+    from tests.e2e.conftest import MakeTask
+    from tests.e2e.machine import Machine
 
 # The solution starts a daemon of its own that would outlive it, then takes its time.
 DAEMON = "#!/bin/sh\nsetsid sleep 300 >/dev/null 2>&1 &\necho 42 > /app/answer\n"
@@ -35,17 +38,15 @@ def finish(run: subprocess.Popen[str], seconds: float = 120) -> str:
     return output
 
 
-def wait_for_agents(root: Path, count: int = 1) -> None:
-    """Wait until as many solutions have begun; their daemons run by then."""
-    deadline = time.monotonic() + 30
+def wait_for_agents(machine: Machine, run: subprocess.Popen[str], count: int = 1) -> None:
+    """Wait until as many solutions sleep; their daemons run by then."""
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        begun = list(root.glob("jobs/*/*/config.json"))
-        running = [p for p in begun if not (p.parent / "result.json").exists()]
-        if len(running) >= count:
-            time.sleep(1)
+        if sum(line.endswith(": sleep 60") for line in machine.leftovers()) >= count:
             return
+        assert run.poll() is None, finish(run)
         time.sleep(0.05)
-    raise AssertionError("no rollout began within 30 s")
+    raise AssertionError(f"no solution began within 60 s, only {machine.leftovers()}")
 
 
 def test_thirty_rollouts_in_a_row(make_task: MakeTask, machine: Machine) -> None:
@@ -76,7 +77,7 @@ def test_a_signal_ends_everything_with_complete_records(
 ) -> None:
     root = lay_out(make_task, SLOW, tasks=max(1, workers))
     run = machine.pytest("tasks", "--benchflow-agent=oracle", "-n", str(workers), "-k", "rollout", cwd=root)
-    wait_for_agents(root, max(1, workers))
+    wait_for_agents(machine, run, max(1, workers))
     run.send_signal(kind)
     output = finish(run)
     assert run.returncode != 0, output
@@ -90,7 +91,7 @@ def test_a_signal_ends_everything_with_complete_records(
 def test_the_next_run_clears_up_after_a_kill(make_task: MakeTask, machine: Machine) -> None:
     root = lay_out(make_task, SLOW)
     run = machine.pytest("tasks", "--benchflow-agent=oracle", "--benchflow-job-name=killed", "-k", "rollout", cwd=root)
-    wait_for_agents(root)
+    wait_for_agents(machine, run)
     run.kill()
     finish(run)
     deadline = time.monotonic() + 10
@@ -108,12 +109,62 @@ def test_the_next_run_clears_up_after_a_kill(make_task: MakeTask, machine: Machi
     assert killed["rewards"] is None
 
 
-def test_the_check_for_leftovers_sees_one(machine: Machine, tmp_path: Path) -> None:
-    run = machine.pytest("--help", cwd=tmp_path)
-    while not machine.leftovers():
-        assert run.poll() is None, "the process was never seen"
-        os.sched_yield()
-    finish(run)
+# Listens in whatever network it is in, and sleeps under a name of its own.
+LISTENER = (
+    "import os, socket; s = socket.create_server(('', 4242)); os.set_inheritable(s.fileno(), True); "
+    "os.execvp('sleep', ['sleep', '300.4242'])"
+)
+KINDS = ("ipc", "mnt", "net", "pid", "uts")
+
+
+def wait_for(machine: Machine, text: str) -> list[str]:
+    """Wait until a leftover is named that holds a text, and return all."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = machine.leftovers()
+        if any(text in line for line in found):
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{text} was not seen within 30 s, only {found}")
+
+
+def named(found: list[str], what: str) -> list[str]:
+    return [line.removeprefix(f"{what} ") for line in found if line.startswith(f"{what} ")]
+
+
+def test_a_sandbox_that_is_alive_is_seen_whole(make_task: MakeTask, machine: Machine) -> None:
+    root = lay_out(make_task, f'#!/bin/sh\nsetsid python3 -c "{LISTENER}" >/dev/null 2>&1 &\nsleep 60\n')
+    machine.pytest("tasks", "--benchflow-agent=oracle", "-k", "rollout", cwd=root)
+    found = wait_for(machine, "sleep 300.4242")
+    assert "4242" in named(found, "port")
+    assert {name.partition(":")[0] for name in named(found, "namespace")} >= set(KINDS)
+    assert named(found, "directory")
+    limits = [json.loads(path.read_text())["limits"]["sandbox"] for path in root.glob("jobs/*/*/config.json")]
+    assert bool(named(found, "control group")) == any("control group" in str(limit) for limit in limits)
+    machine.close()
+    assert not any(named(machine.leftovers(), what) for what in ("process", "namespace", "port", "mount"))
+
+
+@pytest.mark.parametrize("left", ["whole", "without-its-outer-process"])
+def test_what_outlives_its_run_is_seen(machine: Machine, tmp_path: Path, left: str) -> None:
+    """Nothing of the daemon tells of its run: no variable, no argument, no session, no namespace, no living parent."""
+    as_root = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+    apart = ["unshare", *as_root, *(f"--{kind}" for kind in ("ipc", "mount", "net", "uts", "pid")), "--fork"]
+    command = shlex.join(["env", "-i", "setsid", *apart, sys.executable, "-c", LISTENER])
+    finish(machine.start("sh", "-c", f"{command} </dev/null >/dev/null 2>&1 &", cwd=tmp_path))
+    found = wait_for(machine, "sleep 300.4242")
+    if left != "whole":
+        (outer,) = [line.partition(":")[0] for line in named(found, "process") if "unshare" in line]
+        os.kill(int(outer), signal.SIGKILL)
+        while any("unshare" in line for line in found):
+            found = machine.leftovers()
+    assert [line.partition(": ")[2] for line in named(found, "process")][-1] == "sleep 300.4242"
+    assert named(found, "port") == ["4242"]
+    assert {name.partition(":")[0] for name in named(found, "namespace")} >= set(KINDS)
+    machine.close()
     assert machine.leftovers() == []
+
+
+def test_a_file_that_is_left_is_seen(machine: Machine) -> None:
     (machine.temporary / "left").mkdir()
     assert machine.leftovers() == [f"directory {machine.temporary / 'left'}"]

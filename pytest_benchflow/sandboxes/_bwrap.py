@@ -123,6 +123,7 @@ class Layout:
 
     def prepare(self) -> None:
         """Put every mount point in place as it must be, whatever the phase before left there."""
+        self.inside.root.chmod(0o755)
         for name in _SYSTEM_DIRECTORIES:
             host = Path("/", name)
             if host.is_symlink():

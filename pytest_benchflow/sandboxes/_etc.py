@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import functools
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.sandboxes._bwrap import is_root
+from pytest_benchflow.sandboxes._files import new_file
+from pytest_benchflow.sandboxes._remove import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pytest_benchflow.sandboxes._files import InsideRoot
 
 _ETC = Path("/etc")
 # Copied, so that the sandbox's root may change them.
@@ -25,6 +32,13 @@ _DIRECTORIES = (
     "alternatives", "fonts", "java-*-openjdk", "ld.so.conf.d", "pam.d", "perl", "pki/tls/certs", "pki/ca-trust",
     "python*", "security", "ssl/certs", "terminfo",
 )  # fmt: skip
+# What decides which code a program loads before its own first line runs: (directory, names).
+_STARTUP = (
+    ("/etc", "ld.so.*"), ("/etc", "ld-musl-*"), ("/etc", "python*"), ("/etc", "nsswitch.conf"),
+    ("/etc/ssl", "openssl.cnf"), ("/etc/pki/tls", "openssl.cnf"),
+)  # fmt: skip
+# A user that an agent added may be its work.
+_ACCOUNTS = ("/etc/passwd", "/etc/group", "/etc/shadow")
 _HIGHEST_SYSTEM_ID = 999
 _NOBODY = 65534
 
@@ -107,3 +121,69 @@ def write_etc(root: Path, hostname: str) -> None:
         text = "".join(":".join(fields) + "\n" for fields in entries)
         (etc / file).write_text(text, errors="surrogateescape")
     (etc / "shadow").chmod(0o640)
+
+
+class StartupFiles:
+    """The files of /etc on which the start of a program depends, as they were before anything ran inside."""
+
+    def __init__(self, inside: InsideRoot) -> None:
+        self._inside = inside
+        self._files: list[_Saved] = []
+        self._accounts: list[_Saved] = []
+
+    def take(self) -> None:
+        """Remember the files as they are now; nothing may have run in the sandbox yet."""
+        for path in self._found():
+            top = self._inside.root / path.lstrip("/")
+            below = [inner for inner in _below(top) if not inner.is_dir() or inner.is_symlink()] if top.is_dir() else []
+            self._files += [self._save(file) for file in below or [top]]
+        self._accounts = [self._save(self._inside.root / path.lstrip("/")) for path in _ACCOUNTS]
+
+    def restore(self) -> None:
+        """Make the files what they were; of users and groups only what is no file any more. Raises: SandboxError."""
+        self._inside.mount_point("/etc")
+        for path in self._found():
+            self._inside.remove(path)
+        for saved in self._files:
+            self._write(saved)
+        for saved in self._accounts:
+            if not self._is_file(saved.path):
+                self._inside.remove(saved.path)
+                self._write(saved)
+
+    def _is_file(self, path: str) -> bool:
+        with self._inside.parent(path) as (directory, name), contextlib.suppress(FileNotFoundError):
+            return stat.S_ISREG(os.lstat(name, dir_fd=directory).st_mode)
+        return False
+
+    def _found(self) -> list[str]:
+        found: list[str] = []
+        for place, pattern in _STARTUP:
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                self._inside.directory(place) as directory,
+            ):
+                found += [f"{place}/{name}" for name in fnmatch.filter(names_in(directory), pattern)]
+        return [path for path in found if Path(path) not in shown_directories()]
+
+    def _save(self, file: Path) -> _Saved:
+        path = f"/{file.relative_to(self._inside.root)}"
+        if file.is_symlink():
+            return _Saved(path, 0, str(file.readlink()))
+        return _Saved(path, stat.S_IMODE(file.stat().st_mode), file.read_bytes())
+
+    def _write(self, saved: _Saved) -> None:
+        with self._inside.parent(saved.path, make=True) as (directory, name):
+            if isinstance(saved.content, str):
+                os.symlink(saved.content, name, dir_fd=directory)
+                return
+            with new_file(directory, name) as file:
+                file.write(saved.content)
+                os.fchmod(file.fileno(), saved.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    path: str
+    mode: int
+    content: bytes | str  # a str is where a link leads

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._remove import DIRECTORY, remove_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
 _MAX_DEPTH = 200
 _MAX_BYTES = 4 << 30
@@ -92,22 +92,31 @@ class InsideRoot:
                 os.close(directory)
                 directory = inner
             if is_file:
-                _clear(directory, parts[-1])
+                with contextlib.suppress(FileNotFoundError):
+                    remove_entry(directory, parts[-1])
                 os.close(os.open(parts[-1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=directory))
         finally:
             os.close(directory)
 
     def link(self, path: str, target: str) -> None:
-        """Make the top-level `path` a link to `target`; anything else that is there gives way."""
-        name = path.lstrip("/")
-        place = self.root / name
+        """Make the top-level `path` a link to `target`; anything else that is there is removed."""
+        place = self.root / path.lstrip("/")
         if place.is_symlink() and str(place.readlink()) == target:
             return
-        if place.is_symlink() or not place.is_dir():
-            place.unlink(missing_ok=True)
-        else:
-            place.rename(self.root / f"{name}.moved")
+        self.remove(path)
         place.symlink_to(target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or directory with all it holds; nothing happens when it is not there. Raises: SandboxError."""
+        try:
+            with self.parent(path) as (directory, name):
+                if name == ".":
+                    raise SandboxError(f"{path} is the whole sandbox; only what is in it can be removed")
+                remove_entry(directory, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise SandboxError(f"{path} cannot be removed: {error.strerror or error}") from error
 
 
 class _IsLinkError(Exception):

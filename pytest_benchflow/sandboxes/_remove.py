@@ -1,4 +1,4 @@
-"""Remove what a sandbox holds, from the host and through no link, however deep it is and whatever its modes are."""
+"""Remove what a directory holds, by descriptor and through no link, however deep it is and whatever its modes are."""
 
 from __future__ import annotations
 
@@ -8,41 +8,27 @@ import secrets
 import stat
 from typing import TYPE_CHECKING
 
-from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes._files import DIRECTORY, InsideRoot
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def remove(inside: InsideRoot, path: str) -> None:
-    """Remove a file or a directory with all it holds; nothing happens when it is not there. Raises: SandboxError."""
-    try:
-        with inside.parent(path) as (directory, name):
-            if name == ".":
-                raise SandboxError(f"{path} is the whole sandbox; only what is in it can be removed")
-            with _unlocked(directory):
-                _remove_entry(directory, name)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise SandboxError(f"{path} cannot be removed: {error.strerror or error}") from error
-
-
-def _remove_entry(directory: int, name: str) -> None:
-    if _unlink(directory, name):
-        return
-    top = _open(directory, name)
-    try:
-        # What is deeper is moved up before it is descended into: depth costs neither descriptors nor stack.
-        while names := _names(top):
-            for inner in names:
-                _flatten(top, inner)
-    finally:
-        os.close(top)
-    os.rmdir(name, dir_fd=directory)
+def remove_entry(directory: int, name: str) -> None:
+    """Remove `name` from a directory. Raises: FileNotFoundError, OSError."""
+    with _unlocked(directory):
+        if _unlink(directory, name):
+            return
+        top = _open(directory, name)
+        try:
+            # What is deeper is moved up before it is descended into: depth costs neither descriptors nor stack.
+            while names := names_in(top):
+                for inner in names:
+                    _flatten(top, inner)
+        finally:
+            os.close(top)
+        os.rmdir(name, dir_fd=directory)
 
 
 def _flatten(top: int, name: str) -> None:
@@ -51,7 +37,7 @@ def _flatten(top: int, name: str) -> None:
         return
     inner = _open(top, name)
     try:
-        for child in _names(inner):
+        for child in names_in(inner):
             if not _unlink(inner, child):
                 os.close(_open(inner, child))  # moving a directory takes the right to write to it
                 os.rename(child, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
@@ -60,7 +46,8 @@ def _flatten(top: int, name: str) -> None:
     os.rmdir(name, dir_fd=top)
 
 
-def _names(directory: int) -> list[str]:
+def names_in(directory: int) -> list[str]:
+    """Return the names in an open directory."""
     with os.scandir(directory) as entries:
         return [entry.name for entry in entries]
 

@@ -14,13 +14,12 @@ from pytest_benchflow.contracts import ExecResult
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account, find_owner
 from pytest_benchflow.sandboxes._bwrap import Layout, is_root, search_path, why_unavailable
-from pytest_benchflow.sandboxes._etc import shown_directories, write_etc
+from pytest_benchflow.sandboxes._etc import StartupFiles, shown_directories, write_etc
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
 from pytest_benchflow.sandboxes._limits import Limits, remove_stale_groups
 from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._pipes import Collected
-from pytest_benchflow.sandboxes._remove import remove
 from pytest_benchflow.sandboxes._support import why_unsupported
 
 if TYPE_CHECKING:
@@ -85,6 +84,7 @@ class LocalSandbox:
         self._inside = InsideRoot(self._root)
         hostname = re.sub(r"[^A-Za-z0-9]+", "-", spec.id)[:63].strip("-") or "sandbox"
         self._layout = Layout(self._inside, spec.scratch / "empty", hostname, shown_directories(), spec.mounts)
+        self._startup = StartupFiles(self._inside)
         self._limits = Limits(spec.task.environment, hostname)
         self.limits: Mapping[str, Any] = self._limits.report
         self._network: Network = "none"
@@ -113,6 +113,7 @@ class LocalSandbox:
             pass
         owner = functools.partial(find_owner, self._inside) if is_root() else None
         build_image(self._image, self._spec.task, self._inside, owner)
+        self._startup.take()
         self._limits.prepare()
         if self._image.base is not None:
             self._limits.report["image"] = {"asked": self._image.base, "applied": "this machine's own programs"}
@@ -141,8 +142,23 @@ class LocalSandbox:
             return self._phase
 
     async def _start_phase(self, log: Path) -> Phase:
-        self._layout.prepare()
+        ready = asyncio.ensure_future(self._copying(self._make_ready))
+        try:
+            await asyncio.shield(ready)
+        except asyncio.CancelledError:
+            # Two that make the same files ready would be in each other's way.
+            await asyncio.wait([ready])
+            raise
         return await Phase.start(functools.partial(self._layout.command, self._network), log, self._limits.hold)
+
+    def _make_ready(self) -> None:
+        """Put in place what a phase's own start depends on, whatever the phase before left there."""
+        try:
+            self._layout.prepare()
+            if self._phases > 1:
+                self._startup.restore()
+        except OSError as error:
+            raise SandboxError(f"sandbox {self.id} cannot be made ready for its next phase: {error}") from error
 
     def _check_alive(self) -> None:
         if self._stopped:
@@ -227,7 +243,7 @@ class LocalSandbox:
 
     async def remove(self, path: str) -> None:
         """Remove a file or directory, running nothing of the sandbox's; nothing happens when it is not there."""
-        await self._copying(remove, self._inside, path)
+        await self._copying(self._inside.remove, path)
 
     async def _copying(self, copy: Callable[..., None], *args: Any) -> None:
         """Run a copy in a thread; a cancelled one goes on, and stop() waits for it."""

@@ -108,7 +108,8 @@ class Rig:
         return await drive(process, self.make_context(**limits), start_sec=start_sec)
 
     def make_context(self, **limits: Any) -> AgentContext:
-        return AgentContext(**{**self.context, **limits})
+        asked = {**self.context, **limits}
+        return AgentContext(**{"llm_timeout_sec": asked["timeout_sec"], **asked})
 
     def events(self, *types: str) -> list[dict[str, Any]]:
         found = list(read_records(self.rundir.acp))

@@ -78,10 +78,12 @@ class Runs:
         return rollout
 
     def shares_its_name(self, task: Task, items: Iterable[pytest.Item]) -> bool:
-        """Tell whether another task of the session has a directory of the same name."""
+        """Tell whether another task of the session has a directory that its rollouts would be named alike by."""
+        from pytest_benchflow.rollout.config import slug
+
         if self._shared_names is None:
             self._shared_names = _shared_names(items)
-        return task.slug in self._shared_names
+        return slug(task.slug) in self._shared_names
 
     def open(self) -> None:
         """Take the job's directory, in the process that leads.
@@ -253,17 +255,19 @@ def marked_path(node: pytest.Item) -> Path:
 
 
 def _shared_names(items: Iterable[pytest.Item]) -> frozenset[str]:
+    from pytest_benchflow.rollout.config import slug
+
     paths: dict[str, set[Path]] = {}
     for item in items:
         cell = getattr(item, "cell", None)
         if cell is not None:
-            paths.setdefault(cell.task.slug, set()).add(cell.task.path)
+            paths.setdefault(slug(cell.task.slug), set()).add(cell.task.path)
         elif item.get_closest_marker(MARKER) is not None:
             try:
                 path = marked_path(item)
             except UsageError:
                 continue
-            paths.setdefault(path.name, set()).add(path)
+            paths.setdefault(slug(path.name), set()).add(path)
     return frozenset(name for name, places in paths.items() if len(places) > 1)
 
 

@@ -31,7 +31,7 @@ class LocalWorkers:
     def pytest_keyboard_interrupt(self) -> None:
         """Let workers clean up at once: the signal may have reached this process alone.
 
-        A rollout that is being cleaned up already takes no notice of a SIGTERM.
+        A worker that got it too takes both for one.
         """
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError):

@@ -24,7 +24,6 @@ class Pool:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self.interrupted = False  # a caller was, and its work is being cleaned up or has been
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop and return its result.
@@ -53,7 +52,6 @@ class Pool:
             return done.result()
         except BaseException:
             if not done.done():
-                self.interrupted = True
                 loop.call_soon_threadsafe(stop)
                 done.exception(timeout=_CLEAN_UP_SEC)
             raise

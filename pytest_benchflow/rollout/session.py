@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.settings import Settings
 
+_TOGETHER_SEC = 2.0
+
 
 class RolloutSession:
     """The rollouts of one pytest session in one process.
@@ -44,7 +47,8 @@ class RolloutSession:
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
         self._finished: dict[Path, tuple[RolloutConfig, Rollout | UnsupportedError]] = {}
-        self._termination: Any = None
+        self._handlers: dict[int, Any] = {}
+        self._signalled = float("-inf")
 
     @property
     def job_dir(self) -> Path:
@@ -53,7 +57,7 @@ class RolloutSession:
 
     def open(self) -> None:
         """Take the job directory. Raises: UsageError when another session has it."""
-        self._clean_up_when_terminated()
+        self._take_signals()
         if not self._leads or self._job_lock is not None:
             return
         recover_jobs(self.settings.jobs_dir, also=self.job_dir)
@@ -112,22 +116,26 @@ class RolloutSession:
                 stack.callback(lambda: self.pool.run(host.__aexit__(None, None, None)))
 
     def _let_go(self) -> None:
-        if self._termination is not None:
-            signal.signal(signal.SIGTERM, self._termination)
-            self._termination = None
+        for number, usual in self._handlers.items():
+            signal.signal(number, usual)
+        self._handlers.clear()
         if self._job_lock is not None:
             with self._job_lock:
                 self._job_lock = None
                 finish_job(self.job_dir)
 
-    def _clean_up_when_terminated(self) -> None:
+    def _take_signals(self) -> None:
         """Treat SIGTERM as Ctrl-C for as long as the session is open: by default it ends Python without clean-up."""
-        main = threading.current_thread() is threading.main_thread()
-        if main and self._termination is None and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._termination = signal.signal(signal.SIGTERM, self._terminate)
+        if self._handlers or threading.current_thread() is not threading.main_thread():
+            return
+        for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            if signal.getsignal(number) is usual:
+                self._handlers[number] = signal.signal(number, self._interrupt)
 
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        if not self.pool.interrupted:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Interrupt, once: signals that come together, as one sent to a whole group and passed on, are one."""
+        signalled, self._signalled = self._signalled, time.monotonic()
+        if self._signalled - signalled > _TOGETHER_SEC:
             signal.default_int_handler(number, frame)
 
     def _done_here(self, path: Path) -> bool:

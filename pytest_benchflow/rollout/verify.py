@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import secrets
 import shutil
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pytest_benchflow.errors import SandboxError, VerifierError
+from pytest_benchflow.errors import VerifierError
 from pytest_benchflow.rollout.scrub import scrub
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from pytest_benchflow.contracts import ExecResult, Network, Sandbox
     from pytest_benchflow.records.redact import Redactor
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 LOGS = "/logs/verifier"
 _USER_BASE = "/var/lib/benchflow-verifier"
+
+_NUMBER = re.compile(r"(?=.{1,100}\Z)[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\Z")
+_LONGEST_REWARD = 200
+_LARGEST_REWARDS = 1024 * 1024
 
 # What a test runner prints when it really ran something.
 _RAN = re.compile(
@@ -75,12 +81,13 @@ async def verify(
 
 async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, timeout_sec: float) -> ExecResult:
     target = task.tests_target
-    # What an agent may have planted must not be what scores it: tests, the reward directory and what the verifier's
-    # programs load from the user's own site-packages or the linker's preload list start empty.
-    clear = f"rm -rf {target} {LOGS} {_USER_BASE} /etc/ld.so.preload && mkdir -p {LOGS} && chmod 777 {LOGS}"
-    cleared = await sandbox.exec(["sh", "-c", clear], user=0)
-    if cleared.exit_code != 0:
-        raise SandboxError(f"{target} and {LOGS} could not be cleared before the verifier: {cleared.stderr.strip()}")
+    # What an agent may have planted must not be what scores it: the tests, the reward directory and the site-packages
+    # of the verifier's user start empty. Nothing of the sandbox's runs until they do.
+    for place in (target, LOGS, _USER_BASE):
+        await sandbox.remove(place)
+    with tempfile.TemporaryDirectory() as empty:
+        Path(empty).chmod(0o777)
+        await sandbox.upload(Path(empty), LOGS)
     for part in (step.shared_tests, tests):
         if part:
             await sandbox.upload(part, target)
@@ -122,18 +129,20 @@ def _keep_output(keep: Path, result: ExecResult, redactor: Redactor) -> None:
 
 
 async def _fetch(sandbox: Sandbox, keep: Path, redactor: Redactor) -> None:
-    draft = keep / ".incoming"
+    draft = keep / f".incoming-{secrets.token_hex(8)}"
     try:
         await sandbox.download(LOGS, draft)
+        await asyncio.to_thread(scrub, draft, redactor)
+        await asyncio.to_thread(_settle, draft, keep)
     except FileNotFoundError:
         raise VerifierError(f"{LOGS} is gone after the verifier ran", category="no_reward") from None
-    await asyncio.to_thread(scrub, draft, redactor)
-    await asyncio.to_thread(_settle, draft, keep)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
 
 
 def _settle(draft: Path, keep: Path) -> None:
     """Move what the verifier wrote beside its output, which keeps its name."""
-    ours = ("test-stdout.txt", "test-stderr.txt")
+    ours = ("test-stdout.txt", "test-stderr.txt", draft.name)
     for entry in sorted(draft.iterdir()):
         if entry.is_symlink() or entry.name in ours:
             continue
@@ -141,7 +150,6 @@ def _settle(draft: Path, keep: Path) -> None:
         if target.is_dir():
             shutil.rmtree(target)
         entry.replace(target)
-    shutil.rmtree(draft)
 
 
 def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, float]:
@@ -170,20 +178,18 @@ def read_rewards(keep: Path) -> dict[str, float] | None:
     if structured.is_file() and not structured.is_symlink():
         return _rewards_of(structured)
     if plain.is_file() and not plain.is_symlink():
-        text = plain.read_bytes()[:200].decode("utf-8", "replace").strip()
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
+        text = plain.read_bytes()[: _LONGEST_REWARD + 1].decode("utf-8", "replace").strip()
+        if not _NUMBER.match(text) or not math.isfinite(float(text)):
             raise VerifierError(
-                f"reward.txt holds {text!r}, where one finite number belongs", category="invalid_reward"
+                f"reward.txt holds {text[:60]!r}, where one finite number belongs", category="invalid_reward"
             )
-        return {"reward": value}
+        return {"reward": float(text)}
     return None
 
 
 def _rewards_of(path: Path) -> dict[str, float]:
+    if path.stat().st_size > _LARGEST_REWARDS:
+        raise VerifierError("reward.json is larger than 1 MiB", category="invalid_reward")
     try:
         values: Any = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:

@@ -42,7 +42,9 @@ def make_task(tmp_path: Path) -> MakeTask:
         task = tmp_path / "tasks" / name
         for part in ("environment", "solution", "tests"):
             (task / part).mkdir(parents=True)
-        (task / "task.toml").write_text(TASK_TOML.format(name=name, agent_timeout=agent_timeout) + extra)
+        (task / "task.toml").write_text(
+            TASK_TOML.format(name=name.replace(" ", "-"), agent_timeout=agent_timeout) + extra
+        )
         (task / "instruction.md").write_text("Write 42 to /app/answer.\n")
         (task / "environment" / "Dockerfile").write_text("FROM debian:12-slim\nWORKDIR /app\n")
         (task / "solution" / "solve.sh").write_text("#!/bin/sh\necho 42 > /app/answer\n")

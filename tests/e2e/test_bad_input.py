@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
     from pytest_benchflow.tasks.task import Task
     from tests.e2e.conftest import MakeTask
+    from tests.e2e.machine import Machine
 
 ALWAYS = [
     "config.json",
@@ -143,6 +144,8 @@ def test_an_agent_that_misbehaves(
         ),
         pytest.param("ln -s /etc/hostname /logs/verifier/reward.txt", "no_reward", "reward.txt", id="link-as-reward"),
         pytest.param("rm -rf /logs/verifier", "no_reward", "gone", id="removes-its-directory"),
+        pytest.param("mkdir -p /logs/verifier/.incoming/.incoming", "no_reward", "reward.txt", id="hidden-directories"),
+        pytest.param("mkfifo /logs/verifier/reward.json", "no_reward", "reward.txt", id="pipe-as-reward"),
     ],
 )
 def test_a_verifier_without_a_score_is_never_a_zero(
@@ -313,3 +316,51 @@ def test_artifacts_too_large_to_keep_do_not_undo_a_score(make_task: MakeTask, tm
     assert rollout.result["error"] is None
     assert "4 GiB" in " ".join(rollout.result["warnings"])
     assert not (rollout.path / "artifacts" / "sparse").exists()
+
+
+def test_two_tasks_whose_directories_are_named_alike_have_a_rollout_each(make_task: MakeTask, machine: Machine) -> None:
+    solved, unsolved = make_task("a b"), make_task("a-b")
+    (unsolved / "solution" / "solve.sh").write_text("#!/bin/sh\n")
+    root = solved.parents[1]
+    (root / "pytest.ini").write_text("[pytest]\n")
+    run = machine.pytest("tasks", "--benchflow-agent=oracle", "-k", "rollout", "-q", cwd=root)
+    output, _ = run.communicate(timeout=60)
+    rewards = [json.loads(path.read_text())["rewards"]["reward"] for path in root.glob("jobs/*/*/result.json")]
+    assert sorted(rewards) == [0, 1], output
+    assert run.returncode == 1, output
+
+
+def test_concurrent_rollouts_of_one_cell_never_share_a_directory(make_task: MakeTask, tmp_path: Path) -> None:
+    async def three() -> list[Any]:
+        config = RolloutConfig(task=make_task(), agent="nop", jobs_dir=tmp_path / "jobs")
+        named = RolloutConfig(task=config.task, agent="nop", jobs_dir=tmp_path / "jobs", job_name="same")
+        apart = await asyncio.gather(run_rollout(config), run_rollout(config), run_rollout(config))
+        together = await asyncio.gather(run_rollout(named), run_rollout(named), return_exceptions=True)
+        return [*apart, *together]
+
+    *apart, first, second = asyncio.run(three())
+    assert len({rollout.path for rollout in apart}) == 3
+    assert {rollout.verdict for rollout in apart} == {"fail"}
+    assert not isinstance(first, BaseException)
+    assert isinstance(second, UsageError)
+    assert "being written by another rollout" in str(second)
+
+
+@pytest.mark.parametrize("name", ["JUDGE", "JUDGE_KEY"])
+def test_what_a_verifier_gets_from_the_host_is_in_no_file(
+    make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    secret = "host-value-31415926"
+    monkeypatch.setenv("SOME_HOST_VARIABLE", secret)
+    shown = (
+        f'echo "${name}" | tee /logs/verifier/note.txt > /logs/artifacts/note; printf "\\377${name}" > /logs/verifier/b'
+    )
+    task = make_task(verifier=f"#!/bin/sh\n{shown}\necho ${name}; echo 0 > /logs/verifier/reward.txt\n")
+    with (task / "task.toml").open("a") as file:
+        file.write(f'\n[verifier.env]\n{name} = "${{SOME_HOST_VARIABLE}}"\n')
+    rollout = run(task, tmp_path / "jobs", agent="nop")
+    assert rollout.reward == 0
+    files = [path for path in rollout.path.rglob("*") if path.is_file()]
+    assert {"note.txt", "note", "b", "test-stdout.txt"} <= {path.name for path in files}
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    assert (rollout.path / "verifier" / "b").read_bytes().startswith(b"\xff[REDACTED]")

@@ -86,6 +86,7 @@ class GatewayEndpoint:
         self._longest_body = longest_body
         self._warnings: dict[str, None] = {}
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
+        self._listeners: list[socket.socket] = []
         self._runner: web.ServerRunner | None = None
         self._port: int | None = None
         self._report: EndpointReport | None = None
@@ -119,6 +120,7 @@ class GatewayEndpoint:
             await self._runner.setup()
         listener.setblocking(False)
         await web.SockSite(self._runner, listener).start()
+        self._listeners.append(listener)
 
     async def close(self) -> EndpointReport:
         """End every open exchange as a recorded one, stop listening, void the token; safe to call twice."""
@@ -129,6 +131,8 @@ class GatewayEndpoint:
     async def _close(self) -> EndpointReport:
         self.token = ""
         in_flight = self._recorder.open
+        # From here on no request is received (see _handle), so what is open now is all there will be to record.
+        await self._stop_listening()
         if self._tasks and self._drain:
             await asyncio.wait(set(self._tasks), timeout=_CLOSING_GRACE_SECONDS)
         left = set(self._tasks)
@@ -147,6 +151,14 @@ class GatewayEndpoint:
             in_flight=in_flight,
         )
 
+    async def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+        # A connection just accepted joins its server in the loop's next turn; asyncio loses it if that is closed then.
+        await asyncio.sleep(0)
+        for site in tuple(self._runner.sites) if self._runner else ():
+            await site.stop()
+
     def _authorized(self, request: web.BaseRequest) -> bool:
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         shown = (
@@ -158,15 +170,20 @@ class GatewayEndpoint:
         return bool(known) and any(hmac.compare_digest(each.encode(errors="replace"), known) for each in shown)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self._closing is not None:
+            # On a connection from before the close: it ends like one that came too late.
+            if request.transport is not None:
+                request.transport.close()
+            return web.Response(status=503)
         authorized = self._authorized(request)
         if authorized and request.method == "GET" and request.path in _MODELS_PATHS:
             listed = [{"id": self._model, "object": "model", "created": 0, "owned_by": "benchflow"}]
             return _json_answer(200, dumps({"object": "list", "data": listed}))
         exchange = self._recorder.receive(request.method, request.path)
-        task = asyncio.ensure_future(self._exchange(exchange, request, authorized=authorized))
+        task = asyncio.ensure_future(self._answer(exchange, request, authorized=authorized))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_retrieved)
+        # Not in the task itself: one that is cancelled before its first step never runs a line of its own.
+        task.add_done_callback(lambda ended: self._ended(exchange, ended))
         try:
             # The exchange outlives its client: the server cancels this handler when the client leaves.
             return await asyncio.shield(task)
@@ -176,20 +193,16 @@ class GatewayEndpoint:
                 task.cancel()
             raise
 
-    async def _exchange(self, exchange: Exchange, request: web.BaseRequest, *, authorized: bool) -> web.StreamResponse:
-        try:
-            return await self._answer(exchange, request, authorized=authorized)
-        except asyncio.CancelledError:
+    def _ended(self, exchange: Exchange, task: asyncio.Task[web.StreamResponse]) -> None:
+        """Record an exchange, however it ended."""
+        self._tasks.discard(task)
+        if task.cancelled():
+            exchange.error = {"type": "closed", "message": "the endpoint was closed before the answer was complete"}
             if exchange.client_gone:
                 exchange.error = {"type": "client_gone", "message": "the client left and the answer was not drained"}
-            else:
-                exchange.error = {"type": "closed", "message": "the endpoint was closed before the answer was complete"}
-            raise
-        except Exception as error:
+        elif error := task.exception():
             exchange.error = {"type": "gateway", "message": f"{type(error).__name__}: {error}"}
-            raise
-        finally:
-            self._recorder.end(exchange)
+        self._recorder.end(exchange)
 
     async def _answer(self, exchange: Exchange, request: web.BaseRequest, *, authorized: bool) -> web.StreamResponse:
         dialect = dialect_for(request.path)
@@ -350,9 +363,3 @@ def _refuse(exchange: Exchange, dialect: Dialect | None, status: int, kind: str,
 
 def _json_answer(status: int, raw: bytes) -> web.Response:
     return web.Response(status=status, body=raw, content_type="application/json")
-
-
-def _retrieved(task: asyncio.Task[web.StreamResponse]) -> None:
-    """Look at a task's end, so that a failure whose client has left is not reported as unseen."""
-    if not task.cancelled():
-        task.exception()

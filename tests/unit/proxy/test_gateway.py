@@ -19,6 +19,7 @@ from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.script import Call, ScriptTurn
 from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
+from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
 from tests.unit.proxy.door import CHAT, PATHS, asking, door, run, until
@@ -371,6 +372,40 @@ def test_an_endpoint_closed_in_the_middle_records_what_was_open(tmp_path: Path) 
         record = json.loads(rundir.llm.read_bytes())
         assert (record["error"]["type"], record["response"]) == ("closed", None)
         assert record["request"]["request_id"] == report.in_flight[0]
+
+    run(work())
+
+
+@pytest.mark.parametrize("hang", [False, True], ids=["answered", "hanging"])
+def test_a_request_that_races_with_the_close_is_one_line_or_none(tmp_path: Path, hang: bool) -> None:
+    async def round_of(ticks: int, keys: int) -> None:
+        rundir = RunDir(tmp_path / f"{ticks}-{keys}").create()
+        upstream = ScriptedUpstream([ScriptTurn(text="hello", hang=hang, repeat=True)])
+        endpoint = await Gateway().open(
+            rundir=rundir, upstream=upstream, redactor=Redactor(), model="m", drain=not hang
+        )
+        port, body = await endpoint.port(), json.dumps(asking("x"))
+        request = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nx-api-key: "
+        clients = []
+        for number in range(16):
+            # Nothing here yields: the close begins a known number of turns of the loop after the requests came.
+            clients.append(socket.create_connection(("127.0.0.1", port)))
+            token = endpoint.token if number < keys else "wrong"
+            clients[-1].sendall(f"{request}{token}\r\n\r\n{body}".encode() * 2)
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        report = await endpoint.close()
+        await asyncio.sleep(0.02)
+        for client in clients:
+            client.close()
+        lines = len(list(read_records(rundir.llm))) if rundir.llm.exists() else 0
+        assert report.received == report.recorded == lines
+        assert not rundir.llm_pending.exists()
+
+    async def work() -> None:
+        for ticks in range(16):
+            for keys in (0, 16):
+                await round_of(ticks, keys)
 
     run(work())
 

@@ -32,6 +32,10 @@ class Opening:
     certain: bool
 
 
+# Variables that name each other double their values line by line.
+_LONGEST = 1024 * 1024
+
+
 def split_words(text: str, escape: str) -> list[str]:
     """Split at blanks outside quotes; quotes and escapes stay in the words. Raises: ValueError on an open quote."""
     words: list[str] = []
@@ -85,7 +89,7 @@ def expand_word(text: str, values: Mapping[str, str], escape: str, *, quotes: bo
     """
     out: list[str] = []
     quote = ""
-    position = 0
+    position = length = 0
     while position < len(text):
         char = text[position]
         following = text[position + 1 : position + 2]
@@ -99,6 +103,9 @@ def expand_word(text: str, values: Mapping[str, str], escape: str, *, quotes: bo
         elif char == "$" and quote != "'":
             value, position = _variable(text, position, values, escape)
             out.append(value)
+            length += len(value)
+            if length > _LONGEST:
+                raise ValueError(f"its variables come to more than {_LONGEST} characters")
         else:
             out.append(char)
             position += 1

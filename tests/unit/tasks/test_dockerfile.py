@@ -341,3 +341,9 @@ def test_what_is_wrong_is_said_with_file_and_line(text: str, message: str) -> No
 def test_errors_name_the_file_they_are_told() -> None:
     with pytest.raises(TaskError, match=r"\Atea/Dockerfile:1: "):
         parse_dockerfile("BREW\n", name="tea/Dockerfile")
+
+
+def test_variables_that_double_each_other_are_refused_before_they_fill_the_memory() -> None:
+    lines = ["FROM debian", "ARG X=0123456789", *["ARG X=$X$X"] * 60, "WORKDIR /$X"]
+    with pytest.raises(TaskError, match=r"more than \d+ characters"):
+        parse_dockerfile("\n".join(lines))

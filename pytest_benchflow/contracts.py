@@ -158,7 +158,10 @@ class Endpoint(Protocol):
         """Serve this endpoint on a listening socket made elsewhere (inside a sandbox's network)."""
 
     async def close(self) -> EndpointReport:
-        """End every open exchange as a recorded one, stop listening, void the token; safe to call twice."""
+        """Stop listening, void the token, end every open exchange as a recorded one, close the upstream.
+
+        Safe to call twice.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,9 +171,8 @@ def llm_proxy(
     from pytest_benchflow.rollout.by_hand import LlmProxy
 
     handle = LlmProxy(
-        benchflow_cell.model,
+        benchflow_cell,
         task,
-        benchflow_cell.agent_name,
         lambda: tmp_path_factory.mktemp("llm_proxy"),
         request.config.stash[RUNS].session,
     )

@@ -47,7 +47,7 @@ class Gateway:
     async def open(
         self, *, rundir: RunDir, upstream: Upstream, redactor: Redactor, model: str, drain: bool = True
     ) -> GatewayEndpoint:
-        """Open an endpoint whose exchanges go to `upstream` and are recorded in `rundir`.
+        """Open an endpoint whose exchanges go to `upstream` and are recorded in `rundir`; it closes them both.
 
         With `drain`, an answer that its client no longer waits for is still read to its end and recorded.
         """
@@ -142,6 +142,7 @@ class GatewayEndpoint:
             await asyncio.wait(left)
         if self._runner is not None:
             await self._runner.cleanup()
+        await self._upstream.close()
         self._recorder.close()
         return EndpointReport(
             received=self._recorder.received,

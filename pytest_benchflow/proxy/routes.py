@@ -16,7 +16,10 @@ from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.load import task_digest
 
 if TYPE_CHECKING:
-    from pytest_benchflow.contracts import Upstream
+    from pytest_benchflow.contracts import Endpoint, Upstream
+    from pytest_benchflow.proxy.gateway import Gateway
+    from pytest_benchflow.records.redact import Redactor
+    from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.tasks.task import Task
 
 ACCEPTED = (
@@ -36,6 +39,11 @@ class Route:
     upstream_model: str | None
     secrets: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()  # what a reader of the rollout should know of this route
+
+    async def open_endpoint(self, gateway: Gateway, *, rundir: RunDir, redactor: Redactor) -> Endpoint:
+        """Open the door to this route, recording into `rundir`; the endpoint owns and closes the upstream."""
+        redactor.add(*self.secrets)
+        return await gateway.open(rundir=rundir, upstream=self.upstream, redactor=redactor, model=self.agent_model)
 
 
 def route(model: str, *, task: Task, agent_name: str, replay_strict: bool, skill_mode: str | None = None) -> Route:

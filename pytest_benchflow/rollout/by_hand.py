@@ -11,7 +11,8 @@ from pytest_benchflow.errors import UnsupportedError
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
-from pytest_benchflow.rollout.cell import resolve_backend
+from pytest_benchflow.rollout.cell import resolve_agent, resolve_backend
+from pytest_benchflow.rollout.skills import skill_mode
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.contracts import Backend, Endpoint, ExecResult, Sandbox
     from pytest_benchflow.records.rollout import Rollout
+    from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.rollout.session import RolloutSession
     from pytest_benchflow.tasks.task import Task
 
@@ -100,7 +102,7 @@ class SandboxHandle:
 
 
 class LlmProxy:
-    """The door to a model: `model` is what a rollout of the same test uses.
+    """The door to a model: `model` is what a rollout of the same cell uses.
 
     After that rollout `exchanges` are its recorded ones. Used by hand, it opens on the first look at `url` or `token`
     and records into `directory`.
@@ -108,15 +110,14 @@ class LlmProxy:
 
     def __init__(
         self,
-        model: str,
+        config: RolloutConfig,
         task: Task,
-        agent_name: str,
         directory: Callable[[], Path],
         session: Callable[[], RolloutSession],
     ) -> None:
-        self.model = model
+        self.model = config.model
+        self._config = config
         self._task = task
-        self._agent_name = agent_name
         self._directory = directory
         self._session = session
         self._endpoint: Endpoint | None = None
@@ -145,14 +146,17 @@ class LlmProxy:
             # Imported here: most tests never open a gateway by hand.
             from pytest_benchflow.proxy.routes import route
 
-            way = route(self.model, task=self._task, agent_name=self._agent_name, replay_strict=False)
+            way = route(
+                self.model,
+                task=self._task,
+                agent_name=resolve_agent(self._config.agent).name,
+                replay_strict=self._config.replay_strict,
+                skill_mode=skill_mode(self._config.skills, self._task),
+            )
             self._rundir = RunDir(self._directory()).create()
             session = self._session()
-            self._endpoint = session.pool.run(
-                session.host()
-                .gateway()
-                .open(rundir=self._rundir, upstream=way.upstream, redactor=Redactor(way.secrets), model=way.agent_model)
-            )
+            gateway = session.host().gateway()
+            self._endpoint = session.pool.run(way.open_endpoint(gateway, rundir=self._rundir, redactor=Redactor()))
         return self._endpoint
 
     def follow(self, rollout: Rollout) -> None:

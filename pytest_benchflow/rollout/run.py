@@ -244,11 +244,8 @@ async def _endpoint(state: RolloutState) -> AsyncIterator[Endpoint | None]:
     if route is None:
         yield None
         return
-    endpoint = await state.host.gateway().open(
-        rundir=state.dir, upstream=route.upstream, redactor=state.redactor, model=route.agent_model
-    )
+    endpoint = await route.open_endpoint(state.host.gateway(), rundir=state.dir, redactor=state.redactor)
     try:
         yield endpoint
     finally:
         state.endpoint_closed(await asyncio.shield(endpoint.close()))
-        await route.upstream.close()

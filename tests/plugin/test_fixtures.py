@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -178,6 +179,57 @@ def test_a_gateway_by_hand(bench: Bench) -> None:
     )
     done = bench.run("--benchflow-model=script/answers.toml", "test_a_gateway_by_hand.py")
     done.assert_outcomes(passed=1)
+
+
+TALK: list[dict[str, Any]] = [
+    {"role": "user", "content": "look"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "two files"},
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "outcome", "says"),
+    [
+        ("no-skill", [], {"passed": 1}, ""),
+        ("no-skill", ["--benchflow-replay-strict"], {"failed": 1}, "409"),
+        ("with-skill", [], {"skipped": 1}, "were recorded with-skill, not no-skill"),
+    ],
+    ids=["fits", "strict", "skills"],
+)
+def test_a_gateway_by_hand_is_that_of_its_cell(
+    bench: Bench, mode: str, options: list[str], outcome: dict[str, int], says: str
+) -> None:
+    request = {"method": "POST", "path": "/v1/chat/completions", "body": {"model": "m", "messages": TALK}}
+    said = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Two."}}]}
+    lines = [{"recording": {"skill_mode": mode}}, {"request": request, "response": {"status_code": 200, "body": said}}]
+    recording = "".join(json.dumps(line) + "\n" for line in lines)
+    bench.write(bench.task(), {"recorded/baseline.jsonl": recording})
+    differing = json.dumps({"model": "m", "messages": [*TALK[:2], {**TALK[2], "content": "no files"}]})
+    bench.pytester.makepyfile(
+        f"""
+        import urllib.request
+
+        import pytest
+
+        @pytest.mark.benchflow_task("tasks/hello")
+        def test_gateway(llm_proxy, monkeypatch):
+            monkeypatch.setenv("NO_PROXY", "*")
+            head = {{"Authorization": "Bearer " + llm_proxy.token}}
+            body = {differing!r}.encode()
+            with urllib.request.urlopen(
+                urllib.request.Request(llm_proxy.url + "/v1/chat/completions", body, head)
+            ) as answer:
+                assert b"Two." in answer.read()
+        """
+    )
+    done = bench.run("-rs", "-k", "test_gateway", *options)
+    done.assert_outcomes(**outcome)
+    assert says in done.stdout.str()
 
 
 @pytest.mark.parametrize(

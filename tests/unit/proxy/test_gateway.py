@@ -410,6 +410,23 @@ def test_a_request_that_races_with_the_close_is_one_line_or_none(tmp_path: Path,
     run(work())
 
 
+def test_an_endpoint_closes_its_upstream(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(ScriptedUpstream([HELLO])) as url:
+            upstream = HttpUpstream(url, api_key=None, model="m")
+            rundir = RunDir(tmp_path).create()
+            endpoint = await Gateway().open(rundir=rundir, upstream=upstream, redactor=Redactor(), model="m")
+            headers = {"x-api-key": endpoint.token}
+            async with aiohttp.ClientSession() as session:
+                target = f"http://127.0.0.1:{await endpoint.port()}{CHAT}"
+                async with session.post(target, json=asking("x"), headers=headers) as answer:
+                    assert answer.status == 200
+            await endpoint.close()
+
+    run(work())
+    gc.collect()  # a client session that was left open says so now, and that is an error here
+
+
 @pytest.mark.waits
 def test_an_answer_withheld_for_long_arrives(tmp_path: Path) -> None:
     """Libraries give up after 300 s; nothing here does. CI withholds for longer than that."""

@@ -85,7 +85,7 @@ def _judge(context: AgentContext, done: ExecResult) -> AgentOutcome:
     if done.timed_out:
         limit = {"reason": "timeout", "timeout_sec": context.timeout_sec, "pending_tool_call_ids": []}
         context.events.append({"type": "agent_timeout", **limit, "terminal_trajectory_complete": True})
-        outcome = AgentOutcome(stop="timeout")
+        outcome = AgentOutcome(stop="timeout", in_flight_at_timeout=f"solution/{SCRIPT}")
     else:
         # Many solutions end with the status of their last grep: the verifier decides, not the exit code.
         outcome = AgentOutcome(stop="finished", stop_reason=f"exit code {done.exit_code}")

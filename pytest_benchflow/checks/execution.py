@@ -15,6 +15,8 @@ TIMEOUT_CATEGORIES = ("timeout", "agent_timeout")
 # An agent that has shown nothing for this long, and for half of its time, was hanging and not working.
 _SILENT_SEC = 60.0
 _SILENT_PART = 0.5
+# Events that the harness writes around an agent's own.
+_OURS = ("user_message", "agent_timeout", "stop")
 
 
 @check(category="infra", needs=("result",))
@@ -35,8 +37,12 @@ def check_timeout_was_the_agents(rollout: Rollout) -> None:
     if uses_model(rollout):
         answered = any(e["outcome"] == "completed" and e["role"] == "policy" for e in rebuilt(rollout).exchanges)
         assert answered, "the agent timed out before the model answered once"
-    idle = evidence(
-        rollout, result.get("idle_before_timeout_s"), "how long the agent was silent (idle_before_timeout_s)"
+    idle, what = result.get("idle_before_timeout_s"), "how long the agent was silent (idle_before_timeout_s)"
+    if idle is None and not uses_model(rollout):
+        raise NotApplicableError(f"{what} is not recorded of an agent that calls no model and speaks no protocol")
+    idle = evidence(rollout, idle, what)
+    assert rollout.exchanges or any(event.get("type") not in _OURS for event in rollout.events), (
+        "the agent showed nothing at all between its prompt and the end of its time"
     )
     in_flight = result.get("in_flight_at_timeout")
     if in_flight and not str(in_flight).startswith("exchange"):

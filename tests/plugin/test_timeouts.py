@@ -18,6 +18,11 @@ def test_a_reference_solution_that_takes_too_long_is_ended(bench: Bench) -> None
     # What it had done by then is verified all the same.
     assert bench.result(path)["rewards"] == {"reward": 1.0}
     assert bench.result(path)["error_category"] == "timeout"
+    assert bench.result(path)["in_flight_at_timeout"] == "solution/solve.sh"
+    # Nobody watched whether the script was silent, so nothing is claimed about that.
+    assert bench.result(path)["idle_before_timeout_s"] is None
+    assert bench.result(path)["checks"]["findings"] == []
+    assert bench.result(path)["verdict"] == "normal_timeout"
     assert done.duration < 60
 
 

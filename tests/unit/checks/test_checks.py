@@ -47,7 +47,7 @@ def test_healthy_rollout_passes_every_check(tmp_path: Path) -> None:
     report = review(write_rollout(tmp_path))
     assert not report.findings
     assert list(report.not_applicable) == ["verdict_agrees"]  # it has none yet
-    assert set(report.ran) == set(all_checks())
+    assert {*report.ran, *report.not_applicable} == set(all_checks())
     assert verdict_of(report.findings, Rollout(tmp_path).result) == ("pass", None)
 
 
@@ -286,6 +286,24 @@ def test_healthy_ends_have_their_verdict(tmp_path: Path, changes: dict[str, Any]
     report = review(rundir)
     assert not report.findings
     assert verdict_of(report.findings, Rollout(tmp_path).result) == (verdict, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "idle", "fault"),
+    [(False, 4.0, True), (True, 4.0, False), (False, None, False)],
+    ids=["nothing-shown", "something-shown", "not-watched"],
+)
+def test_an_agent_without_a_model_that_shows_nothing_is_no_timeout(
+    tmp_path: Path, said: bool, idle: float | None, fault: bool
+) -> None:
+    changes = {"error": "out of time", "error_category": "timeout", "idle_before_timeout_s": idle, "model": "none"}
+    rundir = write_rollout(tmp_path, [], result_with=changes, config_with={"model": "none"})
+    events = [{"type": kind, "phase": "agent"} for kind in ("user_message", "agent_timeout", "stop")]
+    write_lines(rundir.acp, [*events[:1], *([{"type": "plan", "phase": "agent"}] * said), *events[1:]])
+    report = review(rundir)
+    assert failed(report) == ({"timeout_was_the_agents"} if fault else set())
+    expected = ("unhealthy", "infra") if fault else ("normal_timeout", None)
+    assert verdict_of(report.findings, Rollout(tmp_path).result) == expected
 
 
 def test_a_rollout_without_any_answer_is_no_timeout(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Files are imported on first use, so that starting pytest costs nothing.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ _registered: dict[str, dict[str, Any]] = {}
 
 def register(kind: str, name: str, plugin: Any) -> None:
     """Add a plug-in of `kind` (agents, sandboxes, checks) that a hook offered. Raises: UsageError on a taken name."""
-    if name in _registered.setdefault(kind, {}) or name in shipped(kind):
+    if name in _registered.setdefault(kind, {}) or canonical(kind, name) in shipped(kind):
         raise UsageError(f"{kind}: the name {name!r} is taken; registered plug-ins need a name of their own")
     _registered[kind][name] = plugin
 
@@ -35,10 +36,11 @@ def forget_registered() -> None:
     _registered.clear()
 
 
-def shipped(kind: str) -> list[str]:
+@functools.cache
+def shipped(kind: str) -> tuple[str, ...]:
     """Return the names of the plug-in files of `kind`, sorted; an agent's may be a catalogue manifest."""
     files = [path for path in (_PACKAGE / kind).glob("*.py") if not path.stem.startswith("_")]
-    return sorted({path.stem for path in (*files, *_manifests(kind))})
+    return tuple(sorted({path.stem for path in (*files, *_manifests(kind))}))
 
 
 def names(kind: str) -> list[str]:
@@ -46,8 +48,14 @@ def names(kind: str) -> list[str]:
     return sorted({*shipped(kind), *registered(kind)})
 
 
+def canonical(kind: str, name: str) -> str:
+    """Return the name that an alias stands for (an agent's manifest may give some); any other name as it is."""
+    return name if kind != "agents" or name in names(kind) else _aliases().get(name, name)
+
+
 def load(kind: str, name: str, attribute: str) -> Any:
     """Return `attribute` of the file `kind`/`name`.py, or what a hook registered. Raises: UsageError."""
+    name = canonical(kind, name)
     if name in registered(kind):
         return registered(kind)[name]
     if name not in shipped(kind):
@@ -57,6 +65,15 @@ def load(kind: str, name: str, attribute: str) -> Any:
     return getattr(
         importlib.import_module(f"pytest_benchflow.{kind}.{'_catalog' if only_manifest else name}"), attribute
     )
+
+
+@functools.cache
+def _aliases() -> dict[str, str]:
+    # Imported here: only a name that is no file's asks for it.
+    import tomllib
+
+    found = {path.stem: tomllib.loads(path.read_text("utf-8")) for path in _manifests("agents")}
+    return {alias: name for name, manifest in found.items() for alias in manifest.get("aliases", ())}
 
 
 def _manifests(kind: str) -> list[Path]:

@@ -9,12 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import UsageError
+from pytest_benchflow.registry import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONTRACT_MAJOR = 1
 _HERE = Path(__file__).parent
+
+# Keys of the contract that are no concern of an agent's run here; `aliases` are the registry's.
+_PASSED_OVER = frozenset(
+    {
+        "acp_model_format",
+        "aliases",
+        "default_model",
+        "description",
+        "home_dirs",
+        "requires_env",
+        "supports_acp_set_model",
+    }
+)
 
 # The wire format of each api_protocol, by the names of `dialects`.
 _DIALECTS = {
@@ -33,7 +47,6 @@ class HostTable:
     python: str | None = None  # an interpreter the agent needs, as "3.12"; found on the host and mounted
     start_timeout: float = 180.0
     terminal_tools: tuple[str, ...] = ()  # tools that end the work: nobody waits for their result
-    skill_catalog: str | None = None  # how skills are listed to the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +57,11 @@ class Manifest:
     name: str
     install_cmd: str
     launch_cmd: str
-    description: str = ""
     protocol: str = "acp"
     api_protocol: str = "openai-completions"
-    acp_model_format: str = "provider/model"
-    supports_acp_set_model: bool = True
-    requires_env: tuple[str, ...] = ()
     install_timeout: int = 900
     env_mapping: Mapping[str, str] = field(default_factory=dict)
-    default_model: str = ""
     skill_paths: tuple[str, ...] = ()
-    home_dirs: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
     host: HostTable = HostTable()
     file: Path = Path()
 
@@ -67,8 +73,8 @@ class Manifest:
 
 @cache
 def shipped(name: str) -> Manifest | None:
-    """Return the manifest `catalog/name.toml`, None when there is none. Raises: UsageError when it is not valid."""
-    file = _HERE / f"{name}.toml"
+    """Return the manifest of that name or alias, None when there is none. Raises: UsageError when it is not valid."""
+    file = _HERE / f"{canonical('agents', name)}.toml"
     return load_manifest(file) if file.is_file() else None
 
 
@@ -88,7 +94,8 @@ def load_manifest(file: Path) -> Manifest:
     # A higher minor version may have keys that are not known yet.
     strict = minor.split(".")[0] == "0"
     table = _typed(HostTable, host, f"{file}: host.", strict=True)
-    manifest = _typed(Manifest, {**values, "host": HostTable(**table), "file": file}, f"{file}: ", strict=strict)
+    ours = {key: value for key, value in values.items() if key not in _PASSED_OVER}
+    manifest = _typed(Manifest, {**ours, "host": HostTable(**table), "file": file}, f"{file}: ", strict=strict)
     if manifest.get("protocol", "acp") != "acp":
         raise UsageError(f"{file}: protocol is {manifest['protocol']!r}; it takes acp")
     return Manifest(**manifest)
@@ -108,7 +115,6 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     accepted: dict[str, tuple[Any, str]] = {
         "str": (str, "a string"),
         "str | None": (str, "a string"),
-        "bool": (bool, "true or false"),
         "int": (int, "a whole number"),
         "float": ((int, float), "a number"),
         "tuple[str, ...]": (list, "a list of strings"),
@@ -118,7 +124,6 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return value
     types, noun = accepted[kind]
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    wrong_bool = isinstance(value, bool) and types is not bool
-    if wrong_bool or not isinstance(value, types) or not all(isinstance(item, str) for item in items):
+    if isinstance(value, bool) or not isinstance(value, types) or not all(isinstance(item, str) for item in items):
         raise UsageError(f"{where} is {value!r}; it takes {noun}")
     return tuple(value) if isinstance(value, list) else value

@@ -62,7 +62,11 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
         raise pytest.UsageError(str(error)) from None
     named = settings.job_name or new_job_name(settings.jobs_dir)
     return Selection(
-        settings=replace(settings, job_name=worker["job_name"] if worker else named),
+        settings=replace(
+            settings,
+            agents=tuple(dict.fromkeys(registry.canonical("agents", name) for name in settings.agents)),
+            job_name=worker["job_name"] if worker else named,
+        ),
         root=config.rootpath,
         named=absolute_paths(given, config.invocation_params.dir) if not config.option.pyargs else (),
         everywhere=_everywhere(config.option),

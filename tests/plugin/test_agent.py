@@ -20,6 +20,12 @@ def test_each_agent_gets_its_own_item(bench: Bench) -> None:
     assert rollouts == [f"tasks/hello/task.toml::{SOLVED}", f"tasks/hello/task.toml::{UNSOLVED}"]
 
 
+def test_an_alias_is_the_agent_it_stands_for(bench: Bench) -> None:
+    bench.task()
+    rollouts = [line for line in bench.ids("tasks", "--benchflow-agent=oh") if "rollout[" in line]
+    assert rollouts == ["tasks/hello/task.toml::rollout[openhands-replay-default-1]"]
+
+
 def test_the_default_is_baseline(bench: Bench) -> None:
     bench.task()
     assert "tasks/hello/task.toml::rollout[baseline-replay-default-1]" in bench.ids("tasks")

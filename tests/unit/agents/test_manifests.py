@@ -22,7 +22,8 @@ contract_version = "1.0"
 name = "invented"
 install_cmd = "true"
 launch_cmd = "exec invented acp"
-aliases = ["inv"]
+skill_paths = ["skills"]
+home_dirs = [".invented"]
 [env_mapping]
 BENCHFLOW_PROVIDER_API_KEY = "INVENTED_KEY"
 [host]
@@ -39,7 +40,7 @@ def read(directory: Path, text: str) -> Any:
 
 def test_a_manifest_is_read_whole(tmp_path: Path) -> None:
     manifest = read(tmp_path, GOOD)
-    assert (manifest.name, manifest.aliases, manifest.host.terminal_tools) == ("invented", ("inv",), ("done",))
+    assert (manifest.name, manifest.skill_paths, manifest.host.terminal_tools) == ("invented", ("skills",), ("done",))
     assert manifest.env_mapping == {"BENCHFLOW_PROVIDER_API_KEY": "INVENTED_KEY"}
     assert manifest.dialect == "chat"
 
@@ -50,11 +51,11 @@ def test_a_manifest_is_read_whole(tmp_path: Path) -> None:
         ('"1.0"', '"2.0"', "contract_version is '2.0'; this package reads version 1.x"),
         ('name = "invented"', "name = 3", "name is 3; it takes a string"),
         ('name = "invented"', "", "name is missing"),
-        ('["inv"]', '"inv"', "aliases is 'inv'; it takes a list of strings"),
-        ('["inv"]', "[1]", r"aliases is \[1\]; it takes a list of strings"),
+        ('["skills"]', '"skills"', "skill_paths is 'skills'; it takes a list of strings"),
+        ('["skills"]', "[1]", r"skill_paths is \[1\]; it takes a list of strings"),
         ('"true"', '"true"\ninstall_timeout = true', "install_timeout is True; it takes a whole number"),
         ('"true"', '"true"\nprotocol = "mcp"', "protocol is 'mcp'; it takes acp"),
-        ('"true"', '"true"\ncolour = "red"', "colour is not known; there are: acp_model_format"),
+        ('"true"', '"true"\ncolour = "red"', "colour is not known; there are: api_protocol"),
         ('version = "3"', "versions = 3", "host.versions is not known"),
         ("[host]", "[host", "not TOML"),
     ],
@@ -78,6 +79,16 @@ def test_an_agent_may_be_a_file_or_a_manifest() -> None:
         registry.load("agents", "opnhands", "agent")
     with pytest.raises(UsageError, match=r"nothing is named '\.\./catalog/load'"):
         registry.load("agents", "../catalog/load", "agent")
+
+
+def test_an_alias_is_the_agent_it_stands_for(tmp_path: Path) -> None:
+    assert registry.canonical("agents", "oh") == "openhands"
+    assert registry.load("agents", "oh", "agent")("oh").name == "openhands"
+    assert "oh" not in registry.names("agents")
+    with pytest.raises(UsageError, match="the name 'oh' is taken"):
+        registry.register("agents", "oh", None)
+    with pytest.raises(UsageError, match="nothing is named 'oh'"):
+        registry.load("sandboxes", "oh", "backend")
 
 
 @pytest.mark.parametrize("name", ["baseline", "openhands"])

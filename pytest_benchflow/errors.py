@@ -25,10 +25,6 @@ class TaskError(BenchflowError, ValueError):
     category = "task"
 
 
-class MissingExtraError(BenchflowError, ImportError):
-    """An optional dependency is not installed; the text names the extra."""
-
-
 class UnsupportedError(BenchflowError, NotImplementedError):
     """This cell cannot run here; the text is the reason a skip shows."""
 

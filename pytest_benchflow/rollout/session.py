@@ -56,14 +56,20 @@ class RolloutSession:
         return self.settings.jobs_dir / self.settings.job_name
 
     def open(self) -> None:
-        """Take the job directory. Raises: UsageError when another session has it."""
+        """Take the job directory. Raises: UsageError when another session has it, or nobody can."""
         self._take_signals()
         if not self._leads or self._job_lock is not None:
             return
-        recover_jobs(self.settings.jobs_dir, also=self.job_dir)
-        self.job_dir.mkdir(parents=True, exist_ok=True)
-        self._job_lock = _take(self.job_dir / ".lock", self.job_dir)
-        begin_job(self.job_dir, session_id=self.session_id, settings=self.settings)
+        try:
+            recover_jobs(self.settings.jobs_dir, also=self.job_dir)
+            self.job_dir.mkdir(parents=True, exist_ok=True)
+            self._job_lock = _take(self.job_dir / ".lock", self.job_dir)
+            begin_job(self.job_dir, session_id=self.session_id, settings=self.settings)
+        except OSError as error:
+            raise UsageError(
+                f"the jobs directory {self.settings.jobs_dir} cannot be used: {error.strerror or error}; "
+                "--benchflow-jobs-dir takes a directory that can be written, or made"
+            ) from None
 
     def get(self, config: RolloutConfig, watch: Callable[[str], None] | None = None) -> Rollout:
         """Return the rollout of this configuration, running it if this session has not yet.

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from pytest_benchflow.records.journal import Journal, write_json
 from pytest_benchflow.records.redact import Redactor
+from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.asked import config_record
 from pytest_benchflow.rollout.place import rundir_of, set_aside
 
@@ -27,6 +30,23 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.limits import TimeLimits
     from pytest_benchflow.rollout.verify import Score
     from pytest_benchflow.tasks.task import Step
+
+
+def provider_failure(rundir: RunDir) -> str | None:
+    """Say how the model's side failed, when it was the last thing an agent met; None when its last call was answered.
+
+    An agent that gives up because its model cannot be reached is not what is at fault.
+    """
+    last = next(iter(Rollout(rundir.path).exchanges[-1:]), None)
+    if last is None:
+        return None
+    error, status = last["error"], (last["response"] or {}).get("status_code")
+    if error and error["type"] == "provider":
+        return f"the model could not be reached or broke off: {error['message']}"
+    if error is None and status is not None and status >= 400:
+        body = orjson.dumps(last["response"]["body"]).decode()
+        return f"the model's provider answered HTTP {status}: {body[:400]}"
+    return None
 
 
 def now() -> str:
@@ -113,7 +133,11 @@ class RolloutState:
             self.fail(f"Agent was silent for {limits.idle:g}s", "idle_timeout")
         elif outcome.stop != "finished":
             said = outcome.error or f"the agent ended its turn with {outcome.stop_reason or outcome.stop}"
-            self.fail(said, outcome.error_category or f"agent_{outcome.stop}")
+            refused = provider_failure(self.dir)
+            if refused:
+                self.fail(refused, "provider", said)
+            else:
+                self.fail(said, outcome.error_category or f"agent_{outcome.stop}")
 
     def scored(self, step: Step, score: Score) -> None:
         """Take note of a step's score."""

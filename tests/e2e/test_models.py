@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -83,3 +84,22 @@ def test_an_answer_that_never_comes_is_recorded_at_the_next_start(make_task: Mak
     row = json.loads((rollout / "results.jsonl").read_text())
     assert row["info"]["training_ready"] is False
     assert row["info"]["training_ready_reason"]
+
+
+def test_a_model_that_cannot_be_reached_is_not_the_agents_fault(make_task: MakeTask, tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        model = f"invented/m@http://127.0.0.1:{closed.getsockname()[1]}/v1"
+        config = RolloutConfig(task=make_task(), agent="baseline", model=model, jobs_dir=tmp_path / "jobs")
+        rollout = asyncio.run(run_rollout(config))
+    assert rollout.verdict == "unhealthy"
+    assert (rollout.result["error_category"], rollout.result["verdict_category"]) == ("provider", "infra")
+    assert "could not be reached" in rollout.result["error"]
+
+
+def test_a_refused_key_is_the_providers_word(make_task: MakeTask, tmp_path: Path) -> None:
+    refusing = [ScriptTurn(status=401, error="invented: no such key", repeat=True)]
+    rollout = asyncio.run(run_against(refusing, make_task(), tmp_path / "jobs"))
+    assert rollout.result["error_category"] == "provider"
+    assert "HTTP 401" in rollout.result["error"]
+    assert "no such key" in rollout.result["error"]

@@ -80,3 +80,12 @@ def test_a_job_that_another_session_works_on_is_refused(bench: Bench, workers: s
         done = bench.run("tasks", "--benchflow-agent=nop", "--benchflow-job-name=shared", "-n", workers)
     assert done.ret == 4
     assert "in use by another session" in done.stderr.str() + done.stdout.str()
+
+
+def test_a_jobs_directory_that_cannot_be_one_is_refused_in_a_sentence(bench: Bench) -> None:
+    bench.task("one")
+    bench.write(bench.path, {"taken": "a file"})
+    run = bench.run("tasks", "--benchflow-agent=nop", "--benchflow-jobs-dir=taken")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines(["ERROR: the jobs directory *taken cannot be used: *"])
+    run.stdout.no_fnmatch_line("*INTERNALERROR*")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._logs import CappedLog
 from pytest_benchflow.contracts import AgentOutcome
-from pytest_benchflow.errors import AgentError, SandboxError
+from pytest_benchflow.errors import AgentError
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
 
@@ -33,7 +33,7 @@ class Oracle:
         return ()
 
     async def run(self, context: AgentContext) -> AgentOutcome:
-        """Run the step's solution as the agent's user. Raises: AgentError when there is none."""
+        """Run the step's solution as the agent's user. Raises: AgentError when there is none, SandboxError."""
         solution = _solution(context.task, context.step)
         target, sandbox = context.task.solution_target, context.sandbox
         context.events.append({"type": "user_message", "text": context.instruction})
@@ -47,9 +47,7 @@ class Oracle:
                 timeout=context.timeout_sec,
             )
         finally:
-            gone = await sandbox.exec(["rm", "-rf", target])
-        if gone.exit_code != 0:
-            raise SandboxError(f"{target} could not be removed after the solution ran: {gone.stderr.strip()}")
+            await sandbox.remove(target)
         _keep(context, done)
         return _judge(context, done)
 

@@ -42,7 +42,8 @@ _RAN = re.compile(
 _BOOTSTRAP = re.compile(
     r"^.*(?:\b(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda): (?:command )?not found|"
     r"No module named '?(?:pytest|pip|uv)\b|Could not resolve host|Temporary failure in name resolution|"
-    r"curl: \((?:6|28|35|60)\)|wget: unable to resolve|E: (?:Unable to (?:fetch|locate)|Failed to fetch|Package )|"
+    r"curl: \((?:5|6|28|35|56|60)\)|CONNECT tunnel failed|Tunnel connection failed|Proxy tunneling failed|"
+    r"wget: unable to resolve|E: (?:Unable to (?:fetch|locate)|Failed to fetch|Package )|"
     r"Could not find a version that satisfies|No matching distribution found|Failed to establish a new connection|"
     r"[Ff]ailed to (?:fetch|download)\b|error sending request for url|npm (?:ERR!|error) (?:code E|network)).*$",
     re.MULTILINE,

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_benchflow.agents._acp import drive
 from pytest_benchflow.errors import TaskError, UnsupportedError, UsageError
 from pytest_benchflow.rollout.config import RolloutConfig
 from pytest_benchflow.rollout.run import run_rollout
+from tests.e2e.program import ProgramAgent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_benchflow.contracts import AgentContext, AgentOutcome, Backend, Mount
     from pytest_benchflow.records.rollout import Rollout
-    from pytest_benchflow.tasks.task import Task
     from tests.e2e.conftest import MakeTask
     from tests.e2e.machine import Machine
 
@@ -31,55 +29,6 @@ ALWAYS = [
     "trajectory/llm_trajectory.jsonl",
     "trajectory/acp_trajectory.jsonl",
 ]
-
-# Speaks just enough ACP to be prompted, then runs BODY with `say(update)` and `answer()` at hand.
-PROGRAM = """\
-import json, sys, time
-
-def send(message):
-    sys.stdout.buffer.write(json.dumps({{"jsonrpc": "2.0", **message}}).encode() + b"\\n")
-    sys.stdout.buffer.flush()
-
-for line in sys.stdin.buffer:
-    request = json.loads(line)
-    if request.get("method") == "initialize":
-        send({{"id": request["id"], "result": {{"protocolVersion": 1, "agentCapabilities": {{}}}}}})
-    elif request.get("method") == "session/new":
-        send({{"id": request["id"], "result": {{"sessionId": "s"}}}})
-    elif request.get("method") == "session/prompt":
-        def say(text):
-            update = {{"sessionUpdate": "agent_message_chunk", "content": {{"type": "text", "text": text}}}}
-            send({{"method": "session/update", "params": {{"sessionId": "s", "update": update}}}})
-
-        def answer():
-            send({{"id": request["id"], "result": {{"stopReason": "end_turn"}}}})
-
-{body}
-"""
-
-
-class ProgramAgent:
-    """An ACP agent whose whole program is one text; it calls no model."""
-
-    name = "program"
-    version = "1"
-    uses_model = False
-    api_dialect: str | None = None
-
-    def __init__(self, body: str) -> None:
-        self._program = PROGRAM.format(body="\n".join("        " + line for line in body.splitlines()))
-
-    async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:  # noqa: ARG002
-        return ()
-
-    def environment(self, context: AgentContext) -> dict[str, str]:  # noqa: ARG002
-        return {}
-
-    async def run(self, context: AgentContext) -> AgentOutcome:
-        process = await context.sandbox.spawn(
-            ["python3", "-c", self._program], cwd=context.sandbox.workdir, env=self.environment(context)
-        )
-        return await drive(process, context, start_sec=10)
 
 
 def run(task: Path, jobs: Path, **asked: Any) -> Rollout:
@@ -364,3 +313,11 @@ def test_what_a_verifier_gets_from_the_host_is_in_no_file(
     assert {"note.txt", "note", "b", "test-stdout.txt"} <= {path.name for path in files}
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
     assert (rollout.path / "verifier" / "b").read_bytes().startswith(b"\xff[REDACTED]")
+
+
+def test_an_image_with_a_user_of_its_own_is_no_hindrance(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task()
+    (task / "environment" / "Dockerfile").write_text("FROM debian\nWORKDIR /app\nUSER nobody\n")
+    (task / "solution" / "solve.sh").write_text("#!/bin/sh\nid -un > /tmp/who\nls /solution\n")
+    rollout = run(task, tmp_path / "jobs", agent="oracle")
+    assert rollout.verdict == "fail", rollout.result

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import is_ours, rebuilt, the_row, uses_model
 from pytest_benchflow.records.journal import read_json, read_lines, read_records
+from pytest_benchflow.records.values import integer, mapping, number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +55,8 @@ def check_acp_trajectory_readable(rollout: Rollout) -> None:
         return
     _present(path)
     agent_side = 0
-    for number, event in enumerate(rollout.events, 1):
-        assert isinstance(event.get("type"), str) and event["type"], f"{path.name}:{number}: an event without a type"
+    for line, event in enumerate(rollout.events, 1):
+        assert isinstance(event.get("type"), str) and event["type"], f"{path.name}:{line}: an event without a type"
         agent_side += event.get("phase") not in ("verifier", "harness")
     assert agent_side, f"{path.name}: none of the {len(rollout.events)} events is the agent's"
 
@@ -111,25 +112,26 @@ def check_rewards_journal_agrees(rollout: Rollout) -> None:
 def check_timing_recorded(rollout: Rollout) -> None:
     """result.json says when the rollout started and ended, or how long it took."""
     result = rollout.result
-    timing = _object(result, "timing")
+    timing = mapping(result.get("timing"))
     assert result.get("started_at"), "result.json: no timing, started_at is missing"
     assert result.get("finished_at"), "result.json: no timing, finished_at is missing"
-    total = timing.get("total")
-    assert _number(total) and total >= 0, f"result.json: timing.total is {total!r}, not a number of seconds"
+    total, seconds = timing.get("total"), number(timing.get("total"))
+    assert seconds is not None and seconds >= 0, f"result.json: timing.total is {total!r}, not a number of seconds"
 
 
 @check(category="accounting", needs=("model", "result"))
 def check_token_usage_recorded(rollout: Rollout) -> None:
     """result.json has the tokens of the rollout, more than none."""
-    usage = _object(rollout.result, "agent_result")
+    usage = mapping(rollout.result.get("agent_result"))
     total = usage.get("total_tokens")
-    if total is None and _number(usage.get("n_input_tokens")) and _number(usage.get("n_output_tokens")):
-        total = usage["n_input_tokens"] + usage["n_output_tokens"]
+    parts = [integer(usage.get(name)) for name in ("n_input_tokens", "n_output_tokens")]
+    if total is None and None not in parts:
+        total = sum(part or 0 for part in parts)
     if rebuilt(rollout).exchanges and not rebuilt(rollout).tokens["billed"] and is_ours(rollout):
         # Every request failed: there is nothing to bill, and other checks say why.
         assert not total, f"result.json: {total} tokens, though no exchange reports any"
         return
-    assert _number(total) and total > 0, f"result.json: token usage is {total!r}; a model rollout uses some"
+    assert (number(total) or 0.0) > 0, f"result.json: token usage is {total!r}; a model rollout uses some"
 
 
 @check(needs=("model", "result"))
@@ -160,12 +162,3 @@ def _named(path: Path, record: dict[str, Any], keys: tuple[str, ...]) -> None:
 def _present(path: Path) -> None:
     assert path.is_file(), f"{path.parent.name}/{path.name} is missing"
     assert any(True for _ in read_lines(path)), f"{path.parent.name}/{path.name} is empty"
-
-
-def _object(record: dict[str, Any], key: str) -> dict[str, Any]:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

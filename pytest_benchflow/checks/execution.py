@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import NotApplicableError, evidence, rebuilt, uses_model
+from pytest_benchflow.records.values import FULL_REWARD, number
 
 if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
@@ -15,6 +16,7 @@ TIMEOUT_CATEGORIES = ("timeout", "agent_timeout")
 # An agent that has shown nothing for this long, and for half of its time, was hanging and not working.
 _SILENT_SEC = 60.0
 _SILENT_PART = 0.5
+_WHOLE_PART = 0.9  # of its time: it was silent from its prompt to the end
 # Events that the harness writes around an agent's own.
 _OURS = ("user_message", "agent_timeout", "stop")
 
@@ -41,14 +43,13 @@ def check_timeout_was_the_agents(rollout: Rollout) -> None:
     if idle is None and not uses_model(rollout):
         raise NotApplicableError(f"{what} is not recorded of an agent that calls no model and speaks no protocol")
     idle = evidence(rollout, idle, what)
-    assert rollout.exchanges or any(event.get("type") not in _OURS for event in rollout.events), (
-        "the agent showed nothing at all between its prompt and the end of its time"
-    )
+    limit = number(rollout.config.get("timeout_sec")) or 0.0
+    shown = rollout.exchanges or any(event.get("type") not in _OURS for event in rollout.events)
+    assert shown or not 0 < _WHOLE_PART * limit <= idle, "the agent showed nothing at all before its time was up"
     in_flight = result.get("in_flight_at_timeout")
     if in_flight and not str(in_flight).startswith("exchange"):
         return
-    limit = rollout.config.get("timeout_sec")
-    enough = max(_SILENT_SEC, _SILENT_PART * limit) if isinstance(limit, int | float) else _SILENT_SEC
+    enough = max(_SILENT_SEC, _SILENT_PART * limit)
     assert idle < enough, (
         f"the agent was silent for {idle:g} s before its time was up ({in_flight or 'nothing in flight'})"
     )
@@ -107,7 +108,7 @@ def check_verdict_agrees(rollout: Rollout) -> None:
     broken = bool(rollout.result.get("error")) and not timed_out
     assert not (broken and verdict != "unhealthy"), f"the verdict is {verdict}, though the rollout ended with an error"
     assert not (timed_out and verdict in ("pass", "fail")), f"the verdict is {verdict}, though the agent timed out"
-    solved = rollout.reward is not None and rollout.reward >= 1
+    solved = rollout.reward is not None and rollout.reward >= FULL_REWARD
     assert not (verdict == "pass" and not solved), f"the verdict is pass with the reward {rollout.reward}"
     assert not (verdict == "fail" and solved), f"the verdict is fail with the reward {rollout.reward}"
 

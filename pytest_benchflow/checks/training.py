@@ -9,6 +9,7 @@ import orjson
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import is_ours, rebuilt, the_row
+from pytest_benchflow.records.values import sequence
 from pytest_benchflow.training.messages import REASONING_KEYS
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def check_finished_rollouts_train(rollout: Rollout) -> None:
 @check(category="training", needs=("row",))
 def check_no_step_truncated(rollout: Rollout) -> None:
     """No step is marked truncated: a truncated exchange never becomes one."""
-    steps = _list(the_row(rollout).get("trajectory"))
+    steps = sequence(the_row(rollout).get("trajectory"))
     cut = [number for number, step in enumerate(steps) if _flag(step, "is_truncated")]
     info = the_row(rollout).get("info")
     if cut and isinstance(info, dict) and info.get("training_ready") is False and not is_ours(rollout):
@@ -77,7 +78,7 @@ def check_row_rebuilds(rollout: Rollout) -> None:
     different = [key for key in ("prompt", "completion", "tool_defs") if fresh[key] != stored.get(key)]
     # Which steps there are is law 2; what is in each is this one.
     steps = {_exchange_index(step): step for step in fresh["trajectory"]}
-    for number, step in enumerate(_list(stored.get("trajectory"))):
+    for number, step in enumerate(sequence(stored.get("trajectory"))):
         twin = steps.get(_exchange_index(step))
         if twin is not None:
             keys = ("prompt", "completion", "response", "extras")
@@ -128,7 +129,7 @@ def check_no_leaked_keys(rollout: Rollout) -> None:
 def _conversations(row: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Return the row's own conversation and that of each step; a step's prompt repeats what came before it."""
     found = [("results.jsonl", _messages(row))]
-    for number, step in enumerate(_list(row.get("trajectory"))):
+    for number, step in enumerate(sequence(row.get("trajectory"))):
         if isinstance(step, dict):
             found.append((f"results.jsonl: trajectory[{number}]", _messages(step)))
     return found
@@ -171,10 +172,6 @@ def _strict_arguments(where: str, call: Any) -> None:
 def _exchange_index(step: Any) -> Any:
     extras = step.get("extras") if isinstance(step, dict) else None
     return extras.get("exchange_index") if isinstance(extras, dict) else None
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _flag(step: Any, key: str) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import CATEGORIES
 from pytest_benchflow.checks.execution import TIMEOUT_CATEGORIES
-from pytest_benchflow.training.ready import reward_of
+from pytest_benchflow.records.values import FULL_REWARD, reward_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,4 +24,4 @@ def verdict_of(findings: Iterable[Finding], result: Mapping[str, Any]) -> tuple[
         return "unhealthy", "verifier"
     if result.get("error_category") in TIMEOUT_CATEGORIES:
         return "normal_timeout", None
-    return ("pass" if reward >= 1 else "fail"), None
+    return ("pass" if reward >= FULL_REWARD else "fail"), None

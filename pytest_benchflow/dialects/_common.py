@@ -45,16 +45,6 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Return `value` when it is a JSON object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def sequence(value: Any) -> list[Any]:
-    """Return `value` when it is a JSON array, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
 def text(value: Any) -> str:
     """Return `value` when it is a string, else an empty one."""
     return value if isinstance(value, str) else ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.dialects._common import event, events, mapping, pieces, sequence, text
+from pytest_benchflow.dialects._common import event, events, pieces, text
 from pytest_benchflow.records.jsontext import dumps, loads
+from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

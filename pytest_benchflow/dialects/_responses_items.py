@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.contracts import ToolCall, Turn
-from pytest_benchflow.dialects._common import arguments_text, mapping, sequence, text
+from pytest_benchflow.contracts import Role, ToolCall, Turn
+from pytest_benchflow.dialects._common import arguments_text, text
 from pytest_benchflow.records.jsontext import dumps
+from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ ACTION_PARAMETERS: dict[str, dict[str, Any]] = {
     "apply_patch": {"type": "object", "properties": {"type": {"type": "string"}, "path": {"type": "string"}}},
 }
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXT_PARTS = ("input_text", "output_text", "text")
 
 
@@ -74,8 +75,8 @@ class TurnBuilder:
             self._unsupported += unsupported
             return
         self._end_assistant()
-        kept = "system" if role == "system" else "user"
-        self._turns.append(Turn(kept, "\n".join(parts), unsupported=tuple(unsupported)))  # type: ignore[arg-type]
+        kept: Role = "system" if role == "system" else "user"
+        self._turns.append(Turn(kept, "\n".join(parts), unsupported=tuple(unsupported)))
 
     def _call(self, item: Mapping[str, Any], field: str, name: str | None) -> None:
         self._open = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.contracts import Outcome, ToolCall, Turn
+from pytest_benchflow.contracts import Outcome, Role, ToolCall, Turn
 from pytest_benchflow.dialects._common import (
     CUSTOM_PARAMETERS,
     REASONING_KEYS,
@@ -13,19 +13,24 @@ from pytest_benchflow.dialects._common import (
     event,
     events,
     failure,
-    mapping,
     pieces,
-    sequence,
     single_effort,
     text,
 )
 from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.usage import Usage
+from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 _FINISHED = {"stop": "completed", "tool_calls": "completed", "length": "truncated", "content_filter": "filtered"}
 
 
@@ -177,7 +182,7 @@ def _turn(message: Mapping[str, Any]) -> Turn:
     calls = tuple(_call(mapping(call), unsupported) for call in sequence(message.get("tool_calls")))
     call_id = message.get("tool_call_id")
     return Turn(
-        role=_ROLES.get(str(role), "user"),  # type: ignore[arg-type]  # the table holds the four roles
+        role=_ROLES.get(str(role), "user"),
         text=content,
         tool_calls=calls,
         tool_call_id=call_id if isinstance(call_id, str) else None,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.contracts import Outcome, ToolCall, Turn
-from pytest_benchflow.dialects._common import arguments_text, count, failure, mapping, sequence, text
+from pytest_benchflow.contracts import Outcome, Role, ToolCall, Turn
+from pytest_benchflow.dialects._common import arguments_text, count, failure, text
 from pytest_benchflow.dialects._messages_stream import Assembly, disassemble
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.usage import Usage
+from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -83,7 +84,7 @@ class Messages:
         """Return the tools a request offers, as chat-style definitions; those the provider runs itself are left out."""
         made: list[dict[str, Any]] = []
         for tool in map(mapping, sequence(body.get("tools"))):
-            function = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
+            function: dict[str, Any] = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
             if "input_schema" in tool:
                 function["parameters"] = tool["input_schema"]
             elif str(tool.get("type", "")).startswith(("web_", "code_execution", "mcp_", "tool_search")):
@@ -120,23 +121,23 @@ dialect = Messages()
 
 def _spoken(role: str, content: Any) -> list[Turn]:
     """Return the turns of a system or user message: each tool result is its own, text between them another."""
-    kept = role if role in ("system", "user") else "user"
+    kept: Role = "system" if role == "system" else "user"
     odd = () if kept == role else (f"role {role}",)
     if isinstance(content, str):
-        return [Turn(kept, content, unsupported=odd)]  # type: ignore[arg-type]  # kept is system or user
+        return [Turn(kept, content, unsupported=odd)]
     turns: list[Turn] = []
     texts: list[str] = []
     unsupported = list(odd)
     for block in map(mapping, sequence(content)):
         if block.get("type") == "tool_result":
             if texts or unsupported:
-                turns.append(Turn(kept, "\n".join(texts), unsupported=tuple(unsupported)))  # type: ignore[arg-type]
+                turns.append(Turn(kept, "\n".join(texts), unsupported=tuple(unsupported)))
                 texts, unsupported = [], []
             turns.append(_result(block))
         else:
             _text_of(block, texts, unsupported)
     if texts or unsupported or not turns:
-        turns.append(Turn(kept, "\n".join(texts), unsupported=tuple(unsupported)))  # type: ignore[arg-type]
+        turns.append(Turn(kept, "\n".join(texts), unsupported=tuple(unsupported)))
     return turns
 
 

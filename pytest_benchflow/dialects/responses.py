@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome, Turn
-from pytest_benchflow.dialects._common import CUSTOM_PARAMETERS, count, failure, mapping, sequence, single_effort, text
+from pytest_benchflow.dialects._common import CUSTOM_PARAMETERS, count, failure, single_effort, text
 from pytest_benchflow.dialects._responses_items import ACTION_PARAMETERS, CALLS, OUTPUTS, TurnBuilder
 from pytest_benchflow.dialects._responses_stream import Assembly, disassemble
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.usage import Usage
+from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,20 +6,15 @@ import os
 import secrets
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.journal import Journal
 from pytest_benchflow.records.jsontext import dumps, loads
+from pytest_benchflow.records.values import now
 
 if TYPE_CHECKING:
     from pytest_benchflow.records.redact import Redactor
     from pytest_benchflow.records.rundir import RunDir
-
-
-def now() -> str:
-    """Return the time as ISO 8601 in UTC with milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(slots=True)

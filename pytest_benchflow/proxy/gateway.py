@@ -18,8 +18,9 @@ from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.dialects.chat import dialect as chat
 from pytest_benchflow.errors import ProviderError, ReplayMismatchError
 from pytest_benchflow.proxy import _controls
-from pytest_benchflow.proxy._recorder import Exchange, Recorder, now, parse_body
+from pytest_benchflow.proxy._recorder import Exchange, Recorder, parse_body
 from pytest_benchflow.records.jsontext import dumps
+from pytest_benchflow.records.values import now
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

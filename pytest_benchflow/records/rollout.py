@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.journal import read_json, read_records
 from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.records.values import reward_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,10 +57,7 @@ class Rollout:
     @property
     def reward(self) -> float | None:
         """Return the reward, None when the verifier gave no finite one."""
-        rewards = self.result.get("rewards")
-        value = rewards.get("reward") if isinstance(rewards, dict) else None
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return float(value) if number and value is not None else None
+        return reward_of(self.result)
 
     @property
     def verdict(self) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.values import FULL_REWARD
 from pytest_benchflow.report.text import one_line, printable, reward_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.records.rollout import Rollout
-
-FULL_REWARD = 1.0
-_ROUNDING = 1e-9
 
 # What to try, by the category of an error in the records.
 _HINTS = {
@@ -49,7 +47,7 @@ def why_failed(rollout: Rollout, gate: str) -> str | None:
 
 
 def _reward_reason(agent: str, reward: float | None, gate: str) -> str | None:
-    full = reward is not None and reward >= FULL_REWARD - _ROUNDING
+    full = reward is not None and reward >= FULL_REWARD
     shown = reward_text(reward)
     if agent == "oracle" and not full:
         return (

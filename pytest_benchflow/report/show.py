@@ -8,6 +8,7 @@ from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.records.values import mapping
 from pytest_benchflow.report.failure import finding_lines
 from pytest_benchflow.report.summary import evidence_line, summarize
 from pytest_benchflow.report.text import count_text, one_line, printable, reward_text, seconds_text
@@ -86,7 +87,7 @@ def _steps(rollout: Rollout) -> Iterator[str]:
     if not rollout.dir.llm.is_file():
         return
     for index, exchange in enumerate(read_records(rollout.dir.llm)):
-        request, response = _mapping(exchange.get("request")), _mapping(exchange.get("response"))
+        request, response = mapping(exchange.get("request")), mapping(exchange.get("response"))
         dialect = dialect_for(str(request.get("path")))
         status, body, error = response.get("status_code"), response.get("body"), exchange.get("error")
         if dialect is None:
@@ -134,7 +135,3 @@ def _guarded(name: str, lines: Iterator[str]) -> Iterator[str]:
         yield from lines
     except RecordError as error:
         yield f"{name} cannot be read: {printable(error)}"
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

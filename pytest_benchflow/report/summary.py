@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.records.values import integer, mapping, number
 from pytest_benchflow.report.text import (
     NONE,
     UNKNOWN,
@@ -114,29 +114,29 @@ COLUMNS = ("task", "agent", "model", "verdict", "reward", "steps", "tokens", "co
 def summarize(rollout: Rollout, directory: str) -> Summary:
     """Read what a rollout came to; `directory` is how to name its place. Raises: RecordError."""
     config, result = rollout.config, rollout.result
-    usage = _mapping(result.get("agent_result"))
-    exchanges = _mapping(result.get("exchanges"))
-    timing = _mapping(result.get("timing"))
+    usage = mapping(result.get("agent_result"))
+    exchanges = mapping(result.get("exchanges"))
+    timing = mapping(result.get("timing"))
     return Summary(
         task=str(result.get("task_name") or config.get("task_name")),
         agent=str(result.get("agent") or config.get("agent")),
         model=str(result.get("model") or config.get("model")),
         skills=str(result.get("skill_mode") or config.get("skill_mode")),
-        trial=_integer(config.get("trial")),
+        trial=integer(config.get("trial")),
         verdict=rollout.verdict,
         category=result.get("verdict_category"),
         reward=rollout.reward,
-        steps=_integer(exchanges.get("selected")),
-        tool_calls=_integer(result.get("n_tool_calls")),
+        steps=integer(exchanges.get("selected")),
+        tool_calls=integer(result.get("n_tool_calls")),
         calls_model=result.get("proxy") is not None,
-        tokens=_integer(usage.get("total_tokens")),
-        cost=_number(usage.get("cost_usd")),
-        completed=_integer(exchanges.get("completed")),
-        with_usage=_integer(exchanges.get("with_usage")),
-        truncated=_integer(exchanges.get("truncated")),
+        tokens=integer(usage.get("total_tokens")),
+        cost=number(usage.get("cost_usd")),
+        completed=integer(exchanges.get("completed")),
+        with_usage=integer(exchanges.get("with_usage")),
+        truncated=integer(exchanges.get("truncated")),
         effort=_effort(rollout),
         training_ready=result.get("training_ready"),
-        seconds=_number(timing.get("total")),
+        seconds=number(timing.get("total")),
         directory=directory,
         kept=result.get("sandbox_kept"),
         phases=tuple((name, seconds) for name, value in timing.items() if (seconds := _phase(name, value)) is not None),
@@ -164,11 +164,6 @@ def evidence_line(summaries: Sequence[Summary], seconds: float | None = None) ->
     return " · ".join(parts)
 
 
-def outcome_counts(summaries: Sequence[Summary]) -> dict[str, int]:
-    """Count rollouts by outcome, the commonest first."""
-    return dict(Counter(summary.outcome for summary in summaries).most_common())
-
-
 def _reward_part(summaries: Sequence[Summary]) -> str:
     present = sum(summary.reward is not None for summary in summaries)
     if len(summaries) == 1:
@@ -184,17 +179,17 @@ def _effort(rollout: Rollout) -> tuple[int, int] | None:
 
     kept = seen = 0
     for exchange in rollout.exchanges:
-        request = _mapping(exchange.get("request"))
+        request = mapping(exchange.get("request"))
         dialect = dialect_for(str(request.get("path")))
         if dialect is None:
             continue
         seen += 1
-        kept += dialect.effort(_mapping(request.get("body"))) == asked
+        kept += dialect.effort(mapping(request.get("body"))) == asked
     return kept, seen
 
 
 def _phase(name: str, value: Any) -> float | None:
-    return None if name == "total" else _number(value)
+    return None if name == "total" else number(value)
 
 
 def _pair(pairs: Sequence[tuple[int | None, int | None]]) -> str:
@@ -210,15 +205,3 @@ def _sum_text(values: Sequence[int | None]) -> str:
 
 def _sum(values: Sequence[float | None]) -> float | None:
     return None if any(value is None for value in values) else sum(value for value in values if value is not None)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _integer(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.records.values import reward_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -28,15 +29,6 @@ def calls_no_model(*records: Mapping[str, Any]) -> bool:
     """Tell from result.json or config.json whether the agent is one that calls no model."""
     names = [str(record.get(key)).strip().lower() for record in records for key in ("agent", "agent_name")]
     return any(name in _MODEL_FREE_AGENTS for name in names) or any(r.get("model") == "none" for r in records)
-
-
-def reward_of(result: Mapping[str, Any]) -> float | None:
-    """Return the finite reward of result.json, None when there is none."""
-    rewards = result.get("rewards")
-    value = rewards.get("reward") if isinstance(rewards, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def refusal(result: Mapping[str, Any], exchanges: Sequence[Exchange], terminal: Collection[str]) -> Refusal | None:

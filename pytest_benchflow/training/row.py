@@ -10,9 +10,10 @@ import orjson
 
 from pytest_benchflow.catalog.load import shipped
 from pytest_benchflow.records.journal import read_lines
+from pytest_benchflow.records.values import mapping, number, reward_of
 from pytest_benchflow.training.account import summary, token_sums, usage_totals
 from pytest_benchflow.training.messages import Messages, scrub, without_reasoning
-from pytest_benchflow.training.ready import Refusal, refusal, reward_of
+from pytest_benchflow.training.ready import Refusal, refusal
 from pytest_benchflow.training.select import TERMINAL_TOOLS, select
 from pytest_benchflow.training.threads import Exchange, assign_roles, read_exchanges, tool_name
 
@@ -207,13 +208,8 @@ def _truncated(exchanges: Sequence[Exchange]) -> bool:
 
 
 def _metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    rewards = result.get("rewards")
-    found = {}
-    for key, value in rewards.items() if isinstance(rewards, dict) else ():
-        number = reward_of({"rewards": {"reward": value}})
-        if number is not None:
-            found[str(key)] = number
-    return found
+    named = {str(key): number(value) for key, value in mapping(result.get("rewards")).items()}
+    return {key: value for key, value in named.items() if value is not None}
 
 
 def _step(exchange: Exchange, messages: Messages, result: Mapping[str, Any]) -> dict[str, Any]:

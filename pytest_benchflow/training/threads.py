@@ -16,6 +16,7 @@ from pytest_benchflow.contracts import Outcome, ToolCall, Turn
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.records.journal import read_lines
 from pytest_benchflow.records.jsontext import loads
+from pytest_benchflow.records.values import mapping
 from pytest_benchflow.training.history import Chain, tidy
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def read_exchanges(path: Path) -> tuple[list[Exchange], TurnTree]:
     tree, chain = TurnTree(), Chain()
     for exchange, record in sorted(records, key=lambda pair: pair[0].order):
         try:
-            _resolve(exchange, _object(record, "request"), tree, chain)
+            _resolve(exchange, mapping(record.get("request")), tree, chain)
         except Exception as error:
             exchange.unsupported = (f"the exchange cannot be read: {_said(error)}",)
     return exchanges, tree
@@ -187,15 +188,10 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _object(record: dict[str, Any], key: str) -> dict[str, Any]:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}
-
-
 def _classify(index: int, record: dict[str, Any]) -> Exchange:
     """Say how the exchange ended and what it cost."""
-    request, response, metadata = (_object(record, key) for key in ("request", "response", "metadata"))
-    error = _object(record, "error") or None
+    request, response, metadata = (mapping(record.get(key)) for key in ("request", "response", "metadata"))
+    error = mapping(record.get("error")) or None
     started = metadata.get("started_seq")
     order = (float(started) if isinstance(started, int | float) else float(index), index)
     path = str(request.get("path") or "").partition("?")[0]

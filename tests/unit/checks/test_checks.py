@@ -290,14 +290,14 @@ def test_healthy_ends_have_their_verdict(tmp_path: Path, changes: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("said", "idle", "fault"),
-    [(False, 4.0, True), (True, 4.0, False), (False, None, False)],
-    ids=["nothing-shown", "something-shown", "not-watched"],
+    [(False, 4.0, True), (True, 4.0, False), (False, 0.1, False), (False, None, False)],
+    ids=["nothing-shown", "something-shown", "not-silent", "not-watched"],
 )
 def test_an_agent_without_a_model_that_shows_nothing_is_no_timeout(
     tmp_path: Path, said: bool, idle: float | None, fault: bool
 ) -> None:
     changes = {"error": "out of time", "error_category": "timeout", "idle_before_timeout_s": idle, "model": "none"}
-    rundir = write_rollout(tmp_path, [], result_with=changes, config_with={"model": "none"})
+    rundir = write_rollout(tmp_path, [], result_with=changes, config_with={"model": "none", "timeout_sec": 4.0})
     events = [{"type": kind, "phase": "agent"} for kind in ("user_message", "agent_timeout", "stop")]
     write_lines(rundir.acp, [*events[:1], *([{"type": "plan", "phase": "agent"}] * said), *events[1:]])
     report = review(rundir)

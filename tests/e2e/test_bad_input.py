@@ -16,6 +16,7 @@ from tests.e2e.program import ProgramAgent
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_benchflow.contracts import AgentContext
     from pytest_benchflow.records.rollout import Rollout
     from tests.e2e.conftest import MakeTask
     from tests.e2e.machine import Machine

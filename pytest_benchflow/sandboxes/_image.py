@@ -13,22 +13,14 @@ from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._bwrap import search_path
 from pytest_benchflow.sandboxes._context import Ignore, find_sources, read_ignore
 from pytest_benchflow.sandboxes._files import CopyIn, InsideRoot, is_directory, new_file
-from pytest_benchflow.tasks.dockerfile import (
-    Command,
-    Copy,
-    Env,
-    From,
-    User,
-    Volume,
-    Workdir,
-    parse_dockerfile,
-)
+from pytest_benchflow.tasks.dockerfile import parse_dockerfile
+from pytest_benchflow.tasks.instructions import Command, Copy, Env, From, User, Volume, Workdir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pytest_benchflow.tasks.dockerfile import Instruction
+    from pytest_benchflow.tasks.instructions import Instruction
     from pytest_benchflow.tasks.task import Task
 
 # Images for which this machine's own /usr stands in; the tag is noted, never promised.

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import TaskError
-from pytest_benchflow.tasks.dockerfile import (
+from pytest_benchflow.tasks.dockerfile import parse_dockerfile
+from pytest_benchflow.tasks.instructions import (
     Arg,
     Command,
     Copy,
@@ -21,12 +22,10 @@ from pytest_benchflow.tasks.dockerfile import (
     User,
     Volume,
     Workdir,
-    final_stage,
-    parse_dockerfile,
 )
 
 if TYPE_CHECKING:
-    from pytest_benchflow.tasks.dockerfile import Instruction
+    from pytest_benchflow.tasks.instructions import Instruction
 
 
 def parsed(text: str, **args: str) -> list[Instruction]:
@@ -242,11 +241,6 @@ def test_a_stage_has_the_variables_of_the_stage_it_is_built_on() -> None:
     text = "FROM debian AS Base\nENV A=1\nARG B=2\nFROM base\nENV X=$A$B\nFROM debian\nENV X=$A$B\n"
     values = [dict(each.values) for each in parsed(text) if isinstance(each, Env)]
     assert values == [{"A": "1"}, {"X": "1"}, {"X": ""}]
-
-
-def test_the_final_stage_is_what_is_run() -> None:
-    instructions = parsed("FROM debian AS one\nRUN a\nFROM scratch\nCOPY --from=one /a /a\n")
-    assert [each.keyword for each in final_stage(instructions)] == ["FROM", "COPY"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow.errors import UsageError
-from pytest_benchflow.tasks.dockerfile import Copy, From, Workdir, parse_dockerfile
+from pytest_benchflow.tasks.dockerfile import parse_dockerfile
+from pytest_benchflow.tasks.instructions import Copy, From, Workdir
 from pytest_benchflow.tasks.load import load_task
 from pytest_benchflow.tasks.scaffold import new_task
 

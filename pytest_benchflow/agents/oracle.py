@@ -9,6 +9,7 @@ from pytest_benchflow.contracts import AgentOutcome
 from pytest_benchflow.errors import AgentError
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
+from pytest_benchflow.tasks.shebang import interpreter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,7 @@ class Oracle:
         await sandbox.upload(solution, target)
         try:
             done = await sandbox.exec(
-                [*_interpreter(solution / SCRIPT), f"{target}/{SCRIPT}"],
+                [*interpreter(solution / SCRIPT), f"{target}/{SCRIPT}"],
                 env={**context.env, **expand_env(context.task.solution_env, host_variable)},
                 cwd=sandbox.workdir,
                 user=context.user,
@@ -64,13 +65,6 @@ def _has_script(task: Task, step: Step) -> Path:
             f"{which} has no solution; oracle runs solution/{SCRIPT}, for example {task.path}/solution/{SCRIPT}"
         )
     return step.solution
-
-
-def _interpreter(script: Path) -> list[str]:
-    """Return what the first line names, as the kernel reads it; bash when it names nothing."""
-    with script.open("rb") as file:
-        first = file.readline(256).decode("utf-8", "replace").strip()
-    return first[2:].strip().split(None, 1) if first.startswith("#!") and first[2:].strip() else ["bash"]
 
 
 def _keep(context: AgentContext, done: ExecResult) -> None:

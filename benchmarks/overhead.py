@@ -1,9 +1,11 @@
-"""Measure what a rollout costs beside its agent: nop, local sandbox, a verifier that writes a number.
+"""Measure what a rollout costs beside its agent: local sandbox, a verifier that writes a number.
 
     python benchmarks/overhead.py [ROLLOUTS]
 
-Prints the median and the worst by phase, and whether the last third took longer than the first. Rollouts run one after
-another in one process, as the items of a session do.
+Measures `nop`, which leaves nothing but the overhead, and `baseline` on two recorded answers, which adds the gateway,
+the exchanges and the start of an agent's own program. The task lies in a git checkout, as tasks do. Prints the median
+and the worst by phase, and whether the last third took longer than the first. Rollouts run one after another in one
+process, as the items of a session do.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ import os
 import platform
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
+from pytest_benchflow.proxy.serve import serving
 from pytest_benchflow.rollout.config import RolloutConfig
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.run import run_rollout
@@ -36,23 +42,50 @@ TASK = {
 RECORDS = "records and checks"
 
 
+# What is recorded for baseline: one command, and the end.
+ANSWERS = [
+    ScriptTurn(calls=(Call("shell", {"command": "true"}),)),
+    ScriptTurn(calls=(Call("finish", {"message": "Nothing to do."}),)),
+]
+AGENTS = {"nop": "none", "baseline": "replay"}
+
+
 def write_task(directory: Path) -> Path:
+    """Write the task into a checkout of its own and return its directory."""
+    task = directory / "trivial"
     for name, text in TASK.items():
-        path = directory / name
+        path = task / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return directory
+    author = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.invalid")
+    for arguments in (("init", "--quiet"), ("add", "."), (*author, "commit", "--quiet", "--message=Add a task")):
+        subprocess.run(["git", "-C", str(directory), *arguments], check=True)
+    return task
 
 
-async def measure(rollouts: int, place: Path) -> list[dict[str, float]]:
-    """Return the milliseconds of each rollout by phase, and in all."""
-    task = write_task(place / "trivial")
+async def record(task: Path, place: Path) -> None:
+    """Record what baseline is answered on the task."""
+    async with serving(ScriptedUpstream(ANSWERS)) as url:
+        rollout = await run_rollout(
+            RolloutConfig(task=task, model=f"invented/scripted@{url}", jobs_dir=place / "recording", record=True)
+        )
+    if not rollout.healthy:
+        sys.exit(f"nothing could be recorded, the rollout is {rollout.verdict}: {rollout.result.get('error')}")
+
+
+async def measure(agent: str, rollouts: int, task: Path, place: Path) -> list[dict[str, float]]:
+    """Return the milliseconds of each rollout of an agent by phase, and in all."""
     rows = []
     async with Host() as host:
         # Not counted: what is imported and made once per process.
         for number in range(rollouts + 1):
             config = RolloutConfig(
-                task=task, agent="nop", model="none", jobs_dir=place / "jobs", job_name="overhead", trial=number + 1
+                task=task,
+                agent=agent,
+                model=AGENTS[agent],
+                jobs_dir=place / "jobs",
+                job_name=f"overhead-{agent}",
+                trial=number + 1,
             )
             began = time.perf_counter()
             rollout = await run_rollout(config, host=host)
@@ -65,19 +98,36 @@ async def measure(rollouts: int, place: Path) -> list[dict[str, float]]:
     return rows[1:]
 
 
+async def measure_all(rollouts: int, place: Path) -> dict[str, list[dict[str, float]]]:
+    """Return the rows of each agent."""
+    task = write_task(place / "checkout")
+    await record(task, place)
+    return {agent: await measure(agent, rollouts, task, place) for agent in AGENTS}
+
+
 def report(rows: Sequence[dict[str, float]]) -> None:
+    """Print a table of phases."""
     third = max(1, len(rows) // 3)
-    print(f"{len(rows)} rollouts, {os.cpu_count()} cores, Python {platform.python_version()}, milliseconds")
     print(f"{'phase':<22}{'median':>9}{'worst':>9}{'first third':>13}{'last third':>12}")
     for phase in rows[0]:
         values = [row[phase] for row in rows]
         first, last = statistics.median(values[:third]), statistics.median(values[-third:])
         print(f"{phase:<22}{statistics.median(values):>9.1f}{max(values):>9.1f}{first:>13.1f}{last:>12.1f}")
-    print(f"memory of this process at its highest: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+def main(rollouts: int) -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as scratch:
+        measured = asyncio.run(measure_all(rollouts, Path(scratch)))
+    print(f"{rollouts} rollouts each, {os.cpu_count()} cores, Python {platform.python_version()}, milliseconds")
+    for agent, rows in measured.items():
+        print(f"\n{agent}, model {AGENTS[agent]}")
+        report(rows)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"\nmemory of this process at its highest: {memory:.0f} MiB")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="measure the overhead of a rollout")
     parser.add_argument("rollouts", nargs="?", type=int, default=30)
-    with tempfile.TemporaryDirectory() as scratch:
-        report(asyncio.run(measure(parser.parse_args().rollouts, Path(scratch))))
+    main(parser.parse_args().rollouts)

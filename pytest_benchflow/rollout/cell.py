@@ -107,8 +107,9 @@ def settled(config: RolloutConfig) -> RolloutConfig:
     Raises: TaskError, UsageError.
     """
     task = load_task(Path(config.task)) if isinstance(config.task, str | Path) else config.task
-    model = config.model if resolve_agent(config.agent).uses_model else "none"
-    return replace(config, task=task, model=model)
+    agent = registry.canonical("agents", config.agent) if isinstance(config.agent, str) else config.agent
+    model = config.model if resolve_agent(agent).uses_model else "none"
+    return replace(config, task=task, agent=agent, model=model)
 
 
 def resolve_agent(agent: str | Agent) -> Agent:

@@ -13,9 +13,9 @@ from pytest_benchflow.records.job import write_job_files
 from pytest_benchflow.records.journal import read_json, write_json
 from pytest_benchflow.records.recover import recover_pending
 from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.records.values import now
 from pytest_benchflow.rollout.outcome import complete, empty_result
 from pytest_benchflow.rollout.place import held
-from pytest_benchflow.rollout.state import now
 
 if TYPE_CHECKING:
     from pathlib import Path

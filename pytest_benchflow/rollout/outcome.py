@@ -10,7 +10,7 @@ from pytest_benchflow.checks._check import run_checks
 from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.rollout import Rollout
-from pytest_benchflow.rollout.state import now
+from pytest_benchflow.records.values import now
 from pytest_benchflow.rollout.verify import combine
 from pytest_benchflow.training.row import build_row
 

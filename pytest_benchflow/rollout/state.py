@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -16,6 +15,7 @@ import orjson
 from pytest_benchflow.records.journal import Journal, write_json
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.records.values import now
 from pytest_benchflow.rollout.asked import config_record
 from pytest_benchflow.rollout.place import rundir_of, set_aside
 
@@ -47,11 +47,6 @@ def provider_failure(rundir: RunDir) -> str | None:
         body = orjson.dumps(last["response"]["body"]).decode()
         return f"the model's provider answered HTTP {status}: {body[:400]}"
     return None
-
-
-def now() -> str:
-    """Return the time in UTC as ISO 8601 with microseconds."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pytest_benchflow.errors import VerifierError
 from pytest_benchflow.rollout.scrub import scrub
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
+from pytest_benchflow.tasks.shebang import interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,10 +107,7 @@ def _command(script: Path | None, target: str) -> list[str]:
     """Run test.sh as its first line says, so that a lost executable bit does not matter."""
     if script is None:
         raise VerifierError("the task has no test.sh", category="crash")
-    with script.open("rb") as file:
-        first = file.readline(512).decode("utf-8", "replace").strip()
-    inside = f"{target}/{script.name}"
-    return [*first[2:].split(maxsplit=1), inside] if first.startswith("#!") else ["bash", inside]
+    return [*interpreter(script), f"{target}/{script.name}"]
 
 
 def _places(target: str) -> dict[str, str]:

@@ -41,8 +41,8 @@ class Runs:
         self._settings = settings
         self.session_id = session_id
         self.leads = leads
-        # Told of each phase of a rollout as it begins: (task, agent, phase).
-        self.watch: Callable[[str, str, str], None] | None = None
+        # Told of each phase of a rollout as it begins: (what to call the rollout, phase, step where one begins).
+        self.watch: Callable[[str, str, str | None], None] | None = None
         # Told of the directory of each rollout that this process has run.
         self.finished: Callable[[Path], None] | None = None
         self._shared_names: frozenset[str] | None = None
@@ -65,17 +65,34 @@ class Runs:
     def get(self, config: RolloutConfig, task: Task) -> Rollout:
         """Return the rollout of a cell, run at most once in the whole session."""
         phases: list[str] = []
-
-        def watch(phase: str) -> None:
-            phases.append(phase)
-            if self.watch:
-                self.watch(task.name, config.agent_name, phase)
-
-        rollout = self.session().get(config, watch)
+        rollout = self.session().get(config, self._watcher(config, task, phases))
         # No phase: another item or another worker ran it, and told of it.
         if phases and self.finished:
             self.finished(rollout.path)
         return rollout
+
+    def _watcher(self, config: RolloutConfig, task: Task, phases: list[str]) -> Callable[[str], None]:
+        """Return what hears of a rollout's phases, keeps them in `phases`, and tells of those worth a word."""
+        from pytest_benchflow.catalog.load import shipped
+        from pytest_benchflow.report.terminal import head
+
+        manifest = shipped(config.agent_name)
+        name = head(
+            self.settings,
+            task=task.name,
+            agent=config.agent_name,
+            model=config.model,
+            skills=config.skills,
+            trial=config.trial,
+        )
+
+        def watch(phase: str) -> None:
+            step = task.steps[phases.count(phase)].name if phase == "agent_execution" else None
+            phases.append(phase)
+            if self.watch and (phase != "agent_setup" or (manifest and manifest.installs)):
+                self.watch(name, phase, step)
+
+        return watch
 
     def shares_its_name(self, task: Task, items: Iterable[pytest.Item]) -> bool:
         """Tell whether another task of the session has a directory that its rollouts would be named alike by."""

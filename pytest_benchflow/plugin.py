@@ -154,13 +154,10 @@ def pytest_runtest_makereport(
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> Any:
+def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, config: pytest.Config) -> Any:
     """Show solved, unsolved and timeout as categories of their own."""
-    if not hasattr(report, "benchflow_outcome"):
-        return None
-    from pytest_benchflow.report.terminal import status_of
-
-    return status_of(report)
+    told = config.stash.get(_REPORT, None)
+    return told.status_of(report) if told and isinstance(report, pytest.TestReport) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -210,14 +207,24 @@ class _Listener:
         if hasattr(report, "benchflow_role") or hasattr(report, "benchflow_rollout"):
             self._report().hear(report)
 
-    def _phase(self, task: str, agent: str, phase: str) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> Generator[None]:
+        """Give a rollout's item a line of its own."""
+        if _REPORT in self._config.stash or "::rollout[" in nodeid:
+            yield from self._report().starting(nodeid)
+        else:
+            yield
+
+    def _phase(self, head: str, phase: str, step: str | None) -> None:
         if _worker(self._config) is None:
-            self._report().phase(task, agent, phase)
+            self._report().phase(head, phase, step)
 
     def _report(self) -> RolloutReport:
         from pytest_benchflow.report.terminal import RolloutReport
 
-        return self._config.stash.setdefault(_REPORT, RolloutReport(self._config))
+        if _REPORT not in self._config.stash:
+            self._config.stash[_REPORT] = RolloutReport(self._config, self._config.stash[RUNS].settings)
+        return self._config.stash[_REPORT]
 
 
 def _selection(config: pytest.Config) -> Selection:

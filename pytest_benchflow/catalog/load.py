@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -69,6 +70,11 @@ class Manifest:
     def dialect(self) -> str | None:
         """Return the name of the wire format the agent speaks to its model, None when it is not known here."""
         return _DIALECTS.get(self.api_protocol)
+
+    @property
+    def installs(self) -> bool:
+        """Tell whether install_cmd brings anything, or only looks for a tool that must be there."""
+        return re.fullmatch(r"\s*(command -v \S+)?\s*", self.install_cmd) is None
 
 
 @cache

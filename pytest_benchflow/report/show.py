@@ -61,7 +61,8 @@ def _head(rollout: Rollout) -> Iterator[str]:
     yield " · ".join(one_line(name) for name in names)
     yield f"{summary.outcome}{f' ({one_line(summary.category)})' if summary.category else ''}"
     yield evidence_line([summary])
-    yield f"reward: {_rewards(result.get('rewards'))}"
+    rewards = _rewards(result.get("rewards"))
+    yield f"reward: {rewards if summary.healthy else f'not counted: {summary.outcome} (the verifier gave {rewards})'}"
     if summary.phases:
         yield "time: " + " · ".join(f"{one_line(name)} {seconds_text(seconds)}" for name, seconds in summary.phases)
     for name in ("error", "verifier_error", "export_error"):

@@ -74,21 +74,33 @@ class Summary:
         phases = tuple((str(name), float(seconds)) for name, seconds in values["phases"])
         return cls(**{**values, "effort": effort and (effort[0], effort[1]), "phases": phases})
 
-    def cells(self) -> tuple[str, ...]:
+    @property
+    def score(self) -> float | None:
+        """Return the reward that counts: an unhealthy rollout has none, whatever its verifier wrote."""
+        return self.reward if self.healthy else None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the rollout's directory."""
+        return self.directory.rpartition("/")[2]
+
+    def cells(self) -> dict[str, str]:
         """Return the row of the table: task, agent, model, verdict, reward, steps, tokens, cost, time, directory."""
         unmodelled = not self.calls_model
-        return (
-            one_line(self.task),
-            one_line(self.agent),
-            NONE if unmodelled else one_line(self.model),
-            one_line(f"{self.outcome} ({self.category})" if self.category else self.outcome),
-            reward_text(self.reward),
-            NONE if unmodelled else count_text(self.steps),
-            NONE if unmodelled else count_text(self.tokens),
-            NONE if unmodelled else cost_text(self.cost),
-            seconds_text(self.seconds),
-            one_line(self.directory),
-        )
+        # Recorded answers cost nothing, and what they did cost is another run's.
+        free = unmodelled or self.model == "replay"
+        return {
+            "task": one_line(self.task),
+            "agent": one_line(self.agent),
+            "model": NONE if unmodelled else one_line(self.model),
+            "verdict": one_line(f"{self.outcome} ({self.category})" if self.category else self.outcome),
+            "reward": reward_text(self.score) if self.healthy else NONE,
+            "steps": NONE if unmodelled else count_text(self.steps),
+            "tokens": NONE if unmodelled else count_text(self.tokens),
+            "cost": NONE if free else cost_text(self.cost),
+            "time": seconds_text(self.seconds),
+            "directory": one_line(self.name),
+        }
 
     def properties(self) -> list[tuple[str, object]]:
         """Return the row as JUnit properties; numbers as they are, "unknown" where nothing is known."""
@@ -97,7 +109,7 @@ class Summary:
             "agent": self.agent,
             "model": self.model,
             "verdict": self.verdict,
-            "reward": self.reward,
+            "reward": self.score,
             "steps": self.steps if self.calls_model else 0,
             "tokens": self.tokens if self.calls_model else 0,
             "cost": self.cost if self.calls_model else 0,
@@ -106,9 +118,6 @@ class Summary:
         }
         shown = {name: UNKNOWN if value is None else printable(value) for name, value in values.items()}
         return [(f"benchflow_{name}", value) for name, value in shown.items()]
-
-
-COLUMNS = ("task", "agent", "model", "verdict", "reward", "steps", "tokens", "cost", "time", "directory")
 
 
 def summarize(rollout: Rollout, directory: str) -> Summary:
@@ -165,7 +174,7 @@ def evidence_line(summaries: Sequence[Summary], seconds: float | None = None) ->
 
 
 def _reward_part(summaries: Sequence[Summary]) -> str:
-    present = sum(summary.reward is not None for summary in summaries)
+    present = sum(summary.score is not None for summary in summaries)
     if len(summaries) == 1:
         return "reward present" if present else "reward missing"
     return f"{present}/{len(summaries)} rewards present"

@@ -1,4 +1,4 @@
-"""Show rollouts in pytest's terminal: their phases as they run, how they ended, and a table of all of them."""
+"""Show rollouts in pytest's terminal: a line each as it runs, and a table of all of them at the end."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.report.attach import outcome_of, role_of, summary_of
-from pytest_benchflow.report.summary import COLUMNS, Summary, evidence_line
+from pytest_benchflow.report.summary import Summary, evidence_line
+from pytest_benchflow.report.table import line, table, wrapped
 from pytest_benchflow.report.text import one_line, seconds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     import pytest
 
     from pytest_benchflow.settings import Settings
 
-# The phases worth a line, and what people call them.
+# The phases worth a word, and what people call them.
 _PHASES = {
     "agent_setup": "install",
     "environment_setup": "sandbox",
     "agent_execution": "agent",
     "verifier": "verifier",
-    "records": "records",
 }
-_STATUS = {
-    "solved": ("solved", "S", ("SOLVED", {"green": True})),
-    "unsolved": ("unsolved", "u", ("UNSOLVED", {"yellow": True})),
-    "timeout": ("timeout", "t", ("TIMEOUT", {"yellow": True})),
-}
+_COLOURS = {"solved": {"green": True}, "unsolved": {"yellow": True}, "timeout": {"yellow": True}}
+_UNHEALTHY = {"red": True}
+_LETTERS = {"solved": "S", "unsolved": "u", "timeout": "t"}
+_SKILLS = {"with": "with-skill", "without": "no-skill"}
+# A phase of that few seconds is not worth a word once it is over.
+_NOTHING_SEC = 0.05
 
 ALL_SKIPPED = "no rollout could run here, so this run fails: every one was skipped (pytest -rs shows the reasons)"
 
@@ -36,73 +37,186 @@ ALL_SKIPPED = "no rollout could run here, so this run fails: every one was skipp
 class RolloutReport:
     """What one session tells about its rollouts; under xdist it lives in the controller."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
+        self._settings = settings
         self._rollouts: dict[str, Summary] = {}
         self._skipped: dict[str, bool] = {}
-        self._shown: list[str] = []
+        self._shown: list[str] = []  # the rollout whose line is open, and the phases it has shown
+        self._told: set[str] = set()  # items whose line says how they ended
+        self._just_named = 0  # how wide the line is in which pytest has just named a file, and nothing else
 
     @property
     def all_skipped(self) -> bool:
         """Tell whether there were items of rollouts, every one was skipped, and no rollout came of any."""
         return bool(self._skipped) and all(self._skipped.values()) and not self._rollouts
 
-    def phase(self, task: str, agent: str, phase: str) -> None:
-        """Show that a rollout enters a phase: a line each with -v, else all on one line; nothing with -q."""
-        verbosity = self._config.get_verbosity()
-        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        name = _PHASES.get(phase)
-        head = f"{one_line(task)} · {one_line(agent)}"
-        if terminal is None or verbosity < 0 or name is None or self._shown == [head, name]:
+    @property
+    def _terminal(self) -> Any:
+        """Return pytest's terminal reporter; None where it is off."""
+        return self._config.pluginmanager.get_plugin("terminalreporter")
+
+    @property
+    def _verbosity(self) -> int:
+        return self._config.get_verbosity()
+
+    @property
+    def _distributed(self) -> bool:
+        return bool(self._config.getoption("numprocesses", None))
+
+    def starting(self, nodeid: str) -> Generator[None]:
+        """Keep pytest from naming the file of a rollout's item: the rollout has a line of its own."""
+        terminal = self._terminal
+        if terminal is None or self._distributed:
+            yield
             return
+        usual, place = terminal.showfspath, terminal.currentfspath
+        if "::rollout[" in nodeid:
+            terminal.showfspath = False
+        yield
+        terminal.showfspath = usual
+        self._just_named = self._width if terminal.currentfspath != place else 0
+
+    def phase(self, head: str, phase: str, step: str | None) -> None:
+        """Show that a rollout enters a phase: a line each with -v, else all on one line; nothing with -q."""
+        terminal, name = self._terminal, _PHASES.get(phase)
+        again = self._shown[:1] == [head] and name == "sandbox" and name in self._shown
+        if terminal is None or self._verbosity < 0 or name is None or again:
+            return
+        word = f"{one_line(step)}: {name}" if step else name
         goes_on = self._shown[:1] == [head]
-        self._shown = [head, name]
+        self._shown = [*self._shown, word] if goes_on else [head, word]
         capture: Any = self._config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
-            if verbosity > 0:
-                terminal.write_line(f"{head} · {name}…")
+            if self._verbosity > 0:
+                self._begin_line(f"{head} · {word}…")
             elif goes_on:
-                terminal.write(f" · {name}", flush=True)
+                terminal.write(f" · {word}", flush=True)
             else:
-                terminal.ensure_newline()
-                terminal.write(f"{head}: {name}", flush=True)
+                self._begin_line(f"{head}: {word}")
 
     def hear(self, report: pytest.TestReport) -> None:
-        """Take note of a report, and show the evidence of a rollout that it is the first to tell of."""
-        if role_of(report):
+        """Take note of a report, and tell how a rollout ended that it is the first to tell of."""
+        role, summary = role_of(report), summary_of(report)
+        if role:
             self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
-        summary = summary_of(report)
-        if summary is None or summary.directory in self._rollouts:
-            return
-        self._rollouts[summary.directory] = summary
-        self._shown = []
-        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is None or self._config.get_verbosity() < 1:
-            return
-        head = f"{one_line(summary.task)} · {one_line(summary.agent)}"
-        if self._config.getoption("numprocesses", None):
-            terminal.write_line(f"{head} · {_phases(summary)}")
-        terminal.write_line(f"{head} · {summary.outcome} · {evidence_line([summary])}")
+        if summary is not None and summary.directory not in self._rollouts:
+            self._rollouts[summary.directory] = summary
+            if self._terminal is not None and self._verbosity >= 0:
+                self._tell(report, summary)
+            self._shown = []
+        elif role == "rollout" and report.nodeid not in self._told and (report.when == "call" or not report.passed):
+            self._name_file(report)
+
+    def status_of(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
+        """Return the category, letter and word of a rollout's item; None for everything else.
+
+        There is no letter where a line has told it.
+        """
+        told = report.nodeid in self._told
+        outcome = outcome_of(report)
+        if outcome is not None:
+            return outcome, "" if told else _LETTERS[outcome], (outcome.upper(), _COLOURS[outcome])
+        if role_of(report) == "rollout" and report.when == "call" and report.failed and told:
+            summary = summary_of(report)
+            return "failed", " F" if summary and summary.healthy else "", ("FAILED", _UNHEALTHY)
+        return None
 
     def write(self, terminal: pytest.TerminalReporter) -> None:
-        """Write the table of all rollouts and the evidence line below it."""
+        """Write the table of all rollouts, the evidence line below it, and where to find them."""
         if self.all_skipped:
             terminal.write_line(ALL_SKIPPED, red=True)
         if not self._rollouts:
             return
         summaries = [self._rollouts[directory] for directory in sorted(self._rollouts)]
         terminal.write_sep("=", "rollouts")
-        for line in table([COLUMNS, *(summary.cells() for summary in summaries)]):
-            terminal.write_line(line)
-        terminal.write_line(evidence_line(summaries))
+        width = self._config.get_terminal_writer().fullwidth
+        rows = table(summaries, width)
+        terminal.write_line(line(rows[0]))
+        for summary, row in zip(summaries, rows[1:], strict=True):
+            before, _, after = line(row).partition(row["verdict"])
+            terminal.write(before)
+            terminal.write(row["verdict"], **_colour(summary))
+            terminal.write(f"{after}\n")
+        for part in wrapped(evidence_line(summaries), width):
+            terminal.write_line(part)
+        self._write_places(terminal, summaries, listed="directory" in rows[0])
+
+    def _write_places(self, terminal: pytest.TerminalReporter, summaries: Sequence[Summary], *, listed: bool) -> None:
+        """Name the job's directory, and of the rollouts that a reader may want to open those that the table does not.
+
+        Nobody looks into one of the agent nop that ended as it should.
+        """
+        places = dict.fromkeys(summary.directory.rpartition("/")[0] for summary in summaries)
+        terminal.write_line(f"directory: {', '.join(one_line(place) for place in places)}")
+        for summary in summaries:
+            expected = "unsolved" if summary.agent == "nop" else "solved"
+            if not listed and summary.outcome != expected:
+                terminal.write_line(f"  {summary.outcome}: {one_line(summary.name)}")
         for summary in summaries:
             if summary.kept:
-                terminal.write_line(f"kept: the sandbox of {one_line(summary.directory)} in {one_line(summary.kept)}")
+                terminal.write_line(f"kept: the sandbox of {one_line(summary.name)} in {one_line(summary.kept)}")
+
+    def _tell(self, report: pytest.TestReport, summary: Summary) -> None:
+        """Write how a rollout ended: onto its line, or in one of its own where none is open."""
+        terminal, verbose = self._terminal, self._verbosity > 0
+        role = role_of(report)
+        if verbose or not self._shown:
+            self._begin_line(f"{self._head(summary)}: {' · '.join(_phases(summary, timed=verbose))}")
+        terminal.write(" · ")
+        terminal.write(summary.outcome, **_colour(summary))
+        terminal.write(f"  {seconds_text(summary.seconds)}", flush=True)
+        if verbose:
+            for part in wrapped(evidence_line([summary]), self._config.get_terminal_writer().fullwidth - 2):
+                terminal.write(f"\n  {part.strip()}")
+        if role == "rollout":
+            self._told.add(report.nodeid)
+        if self._distributed:
+            terminal.write("\n")
+            terminal.currentfspath = None
+        elif role != "rollout" and not verbose:
+            terminal.currentfspath = None
+            self._name_file(report)
+
+    def _head(self, summary: Summary) -> str:
+        return head(
+            self._settings,
+            task=summary.task,
+            agent=summary.agent,
+            model=summary.model,
+            skills=summary.skills,
+            trial=summary.trial,
+        )
+
+    def _begin_line(self, text: str) -> None:
+        """Write a line after pytest's own, which gets its percentage; pytest ends it when it has more to say."""
+        terminal = self._terminal
+        if self._width and self._verbosity == 0 and self._width != self._just_named and terminal._show_progress_info:
+            # pytest offers no public way to end a line as it does itself.
+            terminal._write_progress_information_filling_space()
+        if self._width or not self._distributed:
+            terminal.write("\n")
+        terminal.write(text, flush=True)
+        terminal.currentfspath = -2  # what pytest itself says for: the line is not empty
+
+    def _name_file(self, report: pytest.TestReport) -> None:
+        """Let pytest name the file of an item, whose letter follows."""
+        if self._terminal is not None and self._verbosity == 0 and not self._distributed:
+            self._terminal.write_fspath_result(report.nodeid, "")
+
+    @property
+    def _width(self) -> int:
+        """Return how wide the line is that is being written."""
+        return self._config.get_terminal_writer().width_of_current_line
 
 
-def status_of(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, Any] | None:
-    """Return the category, letter and word of a rollout item that passed; None for everything else."""
-    return _STATUS.get(outcome_of(report) or "")
+def head(settings: Settings, *, task: str, agent: str, model: str, skills: str, trial: int | None) -> str:
+    """Name a rollout by its task, its agent, and whatever else is not the same for all of the run."""
+    parts = [task.rpartition("/")[2], agent]
+    parts += [model] if len(settings.models) > 1 and model != "none" else []
+    parts += [_SKILLS.get(skills, skills)] if settings.skills == "both" else []
+    parts += [f"trial {trial}"] if settings.trials > 1 else []
+    return " · ".join(map(one_line, parts))
 
 
 def header(settings: Settings) -> str:
@@ -113,11 +227,12 @@ def header(settings: Settings) -> str:
     return f"benchflow: {agents} · {models}{trials} · {one_line(place)}"
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay out rows in columns; the last one is never cut or padded, so that paths can be copied."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
+def _colour(summary: Summary) -> dict[str, bool]:
+    return _COLOURS.get(summary.outcome, _UNHEALTHY)
 
 
-def _phases(summary: Summary) -> str:
-    return " · ".join(f"{_PHASES[name]} {seconds_text(seconds)}" for name, seconds in summary.phases if name in _PHASES)
+def _phases(summary: Summary, *, timed: bool) -> list[str]:
+    seconds = {name: value for name, value in summary.phases if name in _PHASES}
+    if seconds.get("agent_setup", 1) < _NOTHING_SEC:
+        del seconds["agent_setup"]
+    return [f"{_PHASES[name]} {seconds_text(value)}" if timed else _PHASES[name] for name, value in seconds.items()]

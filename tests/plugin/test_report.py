@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.plugin.bench import SOLVE, TEST
+
 if TYPE_CHECKING:
     from tests.plugin.bench import Bench
 
 BOTH = ("tasks", "--benchflow-agent=oracle", "--benchflow-agent=nop")
-PHASES = ("install", "sandbox", "agent", "verifier", "records")
+PHASES = ("sandbox", "agent", "verifier")
 
 
 @pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
@@ -23,30 +26,104 @@ def test_outcomes_table_and_evidence(bench: Bench, workers: str) -> None:
     assert (counts["solved"], counts["unsolved"]) == (1, 1)
     done.stdout.fnmatch_lines(
         [
-            "task * agent * model * verdict * reward * steps * tokens * cost * time * directory",
-            "hello * nop * unsolved * 0 * jobs/*/hello__nop__none__default__1",
-            "hello * oracle * solved * 1 * jobs/*/hello__oracle__none__default__1",
+            "task * agent * verdict * reward * time*",
+            "hello * nop * unsolved * 0 *",
+            "hello * oracle * solved * 1 *",
             "2/2 healthy · 0 tool calls · 2/2 rewards present · * s",
+            "directory: jobs/*",
         ]
+    )
+    assert all(len(line) <= 80 for line in done.outlines[done.outlines.index("=" * 35 + " rollouts " + "=" * 35) :])
+
+
+def test_each_rollout_is_one_line_between_the_dots_of_its_checks(bench: Bench) -> None:
+    bench.task()
+    done = bench.run("tasks", *BOTH[1:], "-k", "rollout or result_readable or timing_recorded")
+    start = next(number for number, line in enumerate(done.outlines) if line.startswith("collected "))
+    lines = done.outlines[start + 1 :]
+    shown = [re.sub(r"\d+\.\d s", "N s", line) for line in lines[:5]]
+    assert [re.sub(r" +\[ *\d+%\]$", " [%]", line) for line in shown] == [
+        "",
+        "hello · oracle: sandbox · agent · verifier · solved  N s [%]",
+        "tasks/hello/task.toml .. [%]",
+        "hello · nop: sandbox · agent · verifier · unsolved  N s [%]",
+        "tasks/hello/task.toml .. [%]",
+    ]
+
+
+def test_a_line_for_each_rollout_under_xdist_and_none_when_quiet(bench: Bench) -> None:
+    bench.task()
+    done = bench.run("tasks", *BOTH[1:], "-n", "2")
+    for line in (
+        r"hello · oracle: sandbox · agent · verifier · solved  \d+\.\d s",
+        r"hello · nop: sandbox · agent · verifier · unsolved  \d+\.\d s",
+    ):
+        assert sum(re.fullmatch(line, found) is not None for found in done.outlines) == 1
+    quiet = bench.run("tasks", "-m", "rollout", *BOTH[1:], "-q")
+    assert quiet.outlines[0].startswith("Su ")
+    assert "hello · oracle" not in quiet.stdout.str()
+
+
+def test_the_line_of_a_rollout_that_a_test_asks_for_leaves_room_for_its_letter(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makepyfile(
+        """
+        import pytest
+
+
+        @pytest.mark.benchflow_task("tasks/hello")
+        def test_it(rollout):
+            pass
+        """
+    )
+    done = bench.run("test_the_line_of_a_rollout_that_a_test_asks_for_leaves_room_for_its_letter.py", BOTH[1])
+    done.stdout.fnmatch_lines(
+        ["*.py*", "hello · oracle: sandbox · agent · verifier · solved  * s", "*letter.py .*[[]100%]"], consecutive=True
     )
 
 
-def test_phases_on_one_line_or_on_a_line_each(bench: Bench) -> None:
+def test_verdicts_have_colours(bench: Bench) -> None:
     bench.task()
+    done = bench.run("tasks", "-m", "rollout", *BOTH[1:], "--color=yes")
+    text = done.stdout.str()
+    assert text.count("\x1b[32msolved") == text.count("\x1b[33munsolved") == 2
+
+
+def test_steps_are_named(bench: Bench) -> None:
+    task = bench.task(
+        toml='schema_version = "1.4"\n[verifier]\nnetwork_mode = "no-network"\n'
+        '[[steps]]\nname = "first"\n[[steps]]\nname = "second"\n'
+    )
+    for step in ("first", "second"):
+        bench.write(
+            task / "steps" / step,
+            {"instruction.md": "Write done into /app/out.txt.\n", "tests/test.sh": TEST, "solution/solve.sh": SOLVE},
+        )
     done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle")
-    assert f"hello · oracle: {' · '.join(PHASES)}S" in done.stdout.str()
+    done.stdout.fnmatch_lines(
+        ["hello · oracle: sandbox · first: agent · verifier · second: agent · verifier · solved  * s*"]
+    )
+
+
+def test_a_line_for_each_phase_when_verbose(bench: Bench) -> None:
+    bench.task()
     done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "-v")
-    done.stdout.fnmatch_lines([f"hello · oracle · {phase}…" for phase in PHASES], consecutive=True)
-    done.stdout.fnmatch_lines(["hello · oracle · solved · 1/1 healthy · * · reward present · * s", "*SOLVED*"])
-    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "-q")
-    assert "hello · oracle" not in done.stdout.str()
+    done.stdout.fnmatch_lines(
+        [
+            *(f"hello · oracle · {phase}…" for phase in PHASES),
+            "hello · oracle: sandbox * s · agent * s · verifier * s · solved  * s",
+            "  1/1 healthy · * · reward present · * s",
+            "tasks/hello/task.toml::rollout* SOLVED *",
+        ],
+        consecutive=True,
+    )
 
 
 def test_phases_and_evidence_of_workers(bench: Bench) -> None:
     bench.task()
     done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "-v", "-n", "2")
     done.stdout.fnmatch_lines(
-        ["hello · oracle · install * s · * · verifier * s*", "hello · oracle · solved · 1/1 healthy · *", "*SOLVED*"]
+        ["hello · oracle: sandbox * s · * · verifier * s · solved *", "  1/1 healthy · *", "*SOLVED*"], consecutive=True
     )
 
 
@@ -77,7 +154,7 @@ def test_an_agent_that_runs_out_of_time_is_a_category_of_its_own(bench: Bench) -
     done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=slow", "--benchflow-agent-timeout=1", "-v")
     assert done.ret == 0, done.outlines
     assert done.parseoutcomes()["timeout"] == 1
-    done.stdout.fnmatch_lines(["*TIMEOUT*", "hello * slow * timeout * 0 *"])
+    done.stdout.fnmatch_lines(["*TIMEOUT*", "hello * slow * timeout * 0 * hello__slow__none__default__1"])
 
 
 @pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])

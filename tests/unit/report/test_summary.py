@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_benchflow.report.summary import Summary, evidence_line
-from pytest_benchflow.report.terminal import table
 
 ONE = Summary(
     task="csv-report",
@@ -54,11 +53,9 @@ def test_what_is_not_known_is_neither_0_nor_left_out() -> None:
     assert "unknown/14 usage" in line
     assert line.endswith("unknown")
     assert "227,853+? tokens" in evidence_line([ONE, unknown])
-    assert dict(zip(("reward", "tokens", "cost"), (unknown.cells()[i] for i in (4, 6, 7)), strict=True)) == {
-        "reward": "unknown",
-        "tokens": "unknown",
-        "cost": "unknown",
-    }
+    assert {name: unknown.cells()[name] for name in ("reward", "tokens", "cost")} == dict.fromkeys(
+        ("reward", "tokens", "cost"), "unknown"
+    )
     assert ("benchflow_cost", "unknown") in unknown.properties()
 
 
@@ -74,9 +71,13 @@ def test_a_summary_survives_the_journey_between_processes() -> None:
     assert back.phases == (("agent_execution", 2.5),)
 
 
-def test_an_unhealthy_rollout_shows_its_category() -> None:
-    assert replace(ONE, verdict="unhealthy", category="verifier").cells()[3] == "unhealthy (verifier)"
+def test_an_unhealthy_rollout_shows_its_category_and_has_no_reward_that_counts() -> None:
+    broken = replace(ONE, verdict="unhealthy", category="verifier")
+    assert broken.cells()["verdict"] == "unhealthy (verifier)"
+    assert broken.cells()["reward"] == "-"
+    assert ("benchflow_reward", "unknown") in broken.properties()
+    assert "1/2 rewards present" in evidence_line([ONE, broken])
 
 
-def test_the_last_column_of_a_table_is_neither_cut_nor_padded() -> None:
-    assert table([("a", "place"), ("long", "x/y")]) == ["a     place", "long  x/y"]
+def test_recorded_answers_cost_nothing() -> None:
+    assert replace(ONE, model="replay", cost=None).cells()["cost"] == "-"

@@ -166,20 +166,28 @@ class CheckItem(CellItem):
         """Make the item of a check."""
 
         def judge(rollout: Rollout) -> None:
-            judge_check(rollout, check)
+            items = (item for item in parent.session.items if isinstance(item, RolloutItem))
+            told = next((item.nodeid for item in items if item.path == parent.path and item.cell is cell), None)
+            judge_check(rollout, check, told_by=told)
 
         item: CheckItem = cls.make(parent, cell, f"check_{check}", judge)
         return item
 
 
-def judge_check(rollout: Rollout, name: str) -> None:
-    """Fail, skip or warn as the findings of a check say; all checks of a rollout run together, once."""
+def judge_check(rollout: Rollout, name: str, *, told_by: str | None = None) -> None:
+    """Fail, skip or warn as the findings of a check say; all checks of a rollout run together, once.
+
+    What only repeats the rollout's error points to `told_by`, the item that tells of it.
+    """
     from pytest_benchflow.checks._check import run_checks
+    from pytest_benchflow.report.failure import repeats_error
 
     report = run_checks(rollout)
     if name in report.not_applicable:
         pytest.skip(f"not applicable: {report.not_applicable[name]}")
     messages = [printable(finding.message) for finding in report.of(name) if finding.severity == "error"]
+    if messages and told_by and all(repeats_error(rollout.result, name, message) for message in messages):
+        pytest.fail(f"the error of {told_by} says why", pytrace=False)
     if messages:
         pytest.fail("\n".join([*messages, f"in {printable(rollout.path)}"]), pytrace=False)
     for finding in report.of(name):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
-from pytest_benchflow.records.values import FULL_REWARD
+from pytest_benchflow.records.values import FULL_REWARD, mapping, sequence
 from pytest_benchflow.report.text import one_line, printable, reward_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pytest_benchflow.records.rollout import Rollout
@@ -30,6 +31,8 @@ _HINTS = {
     "crash": "run the agent oracle: when it fails too, the task's own verifier is broken",
 }
 _AGENT_TALLY = 4
+_ERRORS = ("error", "verifier_error", "export_error")
+_QUOTED = 100
 
 
 def why_failed(rollout: Rollout, gate: str) -> str | None:
@@ -65,27 +68,36 @@ def _unhealthy(rollout: Rollout) -> str:
     result = rollout.result
     category = result.get("verdict_category")
     lines = [f"{_title(rollout)}: {one_line(rollout.verdict)}{f' ({category})' if category else ''}"]
-    for name in ("error", "verifier_error", "export_error"):
+    for name in _ERRORS:
         if result.get(name):
             kind = result.get(f"{name}_category")
             said = printable(str(result[name]).strip(), limit=2000)
             lines.append(f"  {name.replace('_', ' ')}{f' ({kind})' if kind else ''}: {said}")
-    lines += [f"  {finding}" for finding in finding_lines(result)]
+    lines += [f"  {finding}" for finding in finding_lines(result, but=lambda *said: repeats_error(result, *said))]
     lines.append(_logs(rollout.path))
     lines += [f"try: {hint}" for hint in _hints(result)]
     return "\n".join(lines)
 
 
-def finding_lines(result: dict[str, Any]) -> list[str]:
-    """Return a line for each finding that result.json holds."""
-    checks = result.get("checks")
-    findings = checks.get("findings") if isinstance(checks, dict) else None
+def finding_lines(result: dict[str, Any], *, but: Callable[[str, str], bool] = lambda *_: False) -> list[str]:
+    """Return a line for each finding that result.json holds; `but` is true of those left out."""
+    findings = [item for item in sequence(mapping(result.get("checks")).get("findings")) if isinstance(item, dict)]
     return [
         f"{one_line(finding.get('severity'))}: {one_line(finding.get('check'))}: "
         f"{one_line(finding.get('message'), limit=1000)}"
-        for finding in findings or []
-        if isinstance(finding, dict)
+        for finding in findings
+        if not but(str(finding.get("check")), str(finding.get("message")))
     ]
+
+
+def repeats_error(result: dict[str, Any], check: str, message: str) -> bool:
+    """Tell whether a finding only says again what an error in result.json says, or what follows from it."""
+    errors = [" ".join(str(result[name]).split()) for name in _ERRORS if result.get(name)]
+    if errors and check == "reward_is_finite" and result.get("rewards") is None:
+        return True
+    said = " ".join(message.split())
+    # Findings quote errors, and cut long ones.
+    return any(error[:_QUOTED] in said for error in errors)
 
 
 def _hints(result: dict[str, Any]) -> list[str]:

@@ -64,3 +64,18 @@ def test_a_verifier_without_a_score_fails_whatever_the_gate(bench: Bench, test: 
     assert "try: " in text
     assert "Traceback" not in text
     assert "0/1 healthy" in text
+
+
+def test_what_broke_is_said_once(bench: Bench) -> None:
+    bench.task(test="#!/bin/sh\necho no tools here >&2\nexit 3\n")
+    done = bench.run("tasks", "--benchflow-agent=oracle")
+    assert done.ret == 1
+    text = done.stdout.str()
+    assert text.count("it said last: no tools here") == 1
+    assert "no finite reward" not in text
+    assert (
+        text.count("the error of tasks/hello/task.toml::rollout[oracle-none-default-1] says why")
+        == done.parseoutcomes()["failed"] - 1
+    )
+    alone = bench.run("tasks", "--benchflow-agent=oracle", "-k", "verifier_had_no_error")
+    assert alone.stdout.str().count("it said last: no tools here") == 1

@@ -26,6 +26,8 @@ _VOLATILE = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?"
     r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
 )
+# What agents add to a tool's output about the machine they run on, not about what the tool did.
+_HOST_NOTE = re.compile(r"\n?\[Python interpreter: [^\]\n]*\]|\x1b\[\?2004[hl]\r?")
 _SHOWN = 200
 
 
@@ -125,11 +127,11 @@ class ReplayUpstream:
         """Yield what is different in each tool output that is not as recorded."""
         results = [turn for turn in said if turn.role == "tool"]
         for result, recorded, got in zip(results, found.outputs, outputs, strict=True):
-            if recorded == got:
+            if _HOST_NOTE.sub("", recorded) == _HOST_NOTE.sub("", got):
                 continue
             start = _common(recorded, got)
             yield (
-                f"{self._path.name}:{found.line}: the output of {result.call_id} differs from the recording at "
+                f"{self._path.name}: the output of {result.call_id} differs from the recording at "
                 f"character {start}: recorded {recorded[start : start + 60]!r}, got {got[start : start + 60]!r}"
             )
 

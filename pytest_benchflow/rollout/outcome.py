@@ -87,7 +87,8 @@ def _result(state: RolloutState) -> dict[str, Any]:
     without_skills = state.cell.skill_mode == "no-skill"
     reported = [dict(outcome.reported_usage) for outcome in outcomes if outcome.reported_usage]
     result = empty_result(state.dir, state.config)
-    result["agent_result"].update(usage_source="provider" if state.cell.route else None, reported=reported or None)
+    source = state.cell.route.source if state.cell.route else None
+    result["agent_result"].update(usage_source=source, reported=reported or None)
     return {
         **result,
         # What an agent made of skills it was given is not known here.

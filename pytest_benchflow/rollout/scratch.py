@@ -99,7 +99,9 @@ class ScratchBase:
             # Renamed under the lock and removed after it: a large tree must not hold up other sessions.
             trash = [path if path.name.startswith(_TRASH) else path.rename(_trash_name(path)) for path in dead]
         for path in trash:
-            remove_tree(path)
+            # Another session may be removing the same one, which is as good.
+            with contextlib.suppress(OSError):
+                remove_tree(path)
         return [path.name for path in dead]
 
     def _own_base(self) -> None:

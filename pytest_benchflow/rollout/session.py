@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
-from pytest_benchflow.errors import RecordError, UnsupportedError, UsageError
+from pytest_benchflow.errors import BenchflowError, RecordError, UsageError
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.cell import resolve, settled, task_of
 from pytest_benchflow.rollout.host import Host
@@ -46,7 +47,7 @@ class RolloutSession:
         self._leads = leads
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
-        self._finished: dict[Path, tuple[RolloutConfig, Rollout | UnsupportedError]] = {}
+        self._finished: dict[Path, tuple[RolloutConfig, Rollout | BenchflowError]] = {}
         self._handlers: dict[int, Any] = {}
         self._signalled = float("-inf")
 
@@ -88,21 +89,27 @@ class RolloutSession:
                 f"{rundir.path.name} has been run with other settings in this session; rollouts are told apart by "
                 "task, agent, model, skill mode and trial, so give the agent or the trial another name"
             )
-        if isinstance(known[1], UnsupportedError):
+        if isinstance(known[1], BenchflowError):
             raise known[1]
         return known[1]
 
     def _run(
         self, config: RolloutConfig, rundir: RunDir, watch: Callable[[str], None] | None
-    ) -> Rollout | UnsupportedError:
+    ) -> Rollout | BenchflowError:
+        """Run it once; what keeps it from running is returned, for every item that asks for it."""
         try:
             cell = resolve(config)
-        except UnsupportedError as reason:
-            return reason
-        self.open()
-        with held(rundir, wait=True):
-            if not self._done_here(rundir.path):
-                self.pool.run(run_cell(cell, host=self.host(), watch=watch))
+            self.open()
+            with held(rundir, wait=True):
+                if not self._done_here(rundir.path):
+                    self.pool.run(run_cell(cell, host=self.host(), watch=watch))
+        except BenchflowError as error:
+            return error
+        except OSError as error:
+            return RecordError(
+                f"{rundir.path}: its records could not be completed: {error.strerror or error}; what was captured "
+                "before is there, and is completed at the next start"
+            )
         return Rollout(rundir.path)
 
     def host(self) -> Host:
@@ -128,7 +135,11 @@ class RolloutSession:
         if self._job_lock is not None:
             with self._job_lock:
                 self._job_lock = None
-                finish_job(self.job_dir)
+                try:
+                    finish_job(self.job_dir)
+                except OSError as error:
+                    # The session is over, and its own end must not hide what it found; the next start completes this.
+                    sys.stderr.write(f"benchflow: {self.job_dir} is not complete: {error.strerror or error}\n")
 
     def _take_signals(self) -> None:
         """Treat SIGTERM as Ctrl-C for as long as the session is open: by default it ends Python without clean-up."""

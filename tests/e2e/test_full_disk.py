@@ -1,0 +1,56 @@
+"""A full disk ends in one clear error, and what was captured is completed at the next start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.e2e.conftest import MakeTask
+    from tests.e2e.machine import Machine
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Yield a directory on a disk of 96 KiB."""
+    if os.getuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", place], check=True)
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_jobs_disk_is_one_sentence_and_the_next_start_completes_it(
+    make_task: MakeTask, small_disk: Path, machine: Machine
+) -> None:
+    # The verifier's output alone is larger than the disk.
+    task = make_task(verifier="#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x\necho 0 > /logs/verifier/reward.txt\n")
+    root = task.parents[1]
+    (root / "pytest.ini").write_text("[pytest]\n")
+    asked = ("tasks", "--benchflow-agent=oracle", f"--benchflow-jobs-dir={small_disk}", "--benchflow-job-name=full")
+    run = machine.pytest(*asked, cwd=root)
+    output, _ = run.communicate(timeout=120)
+    assert run.returncode == 1, output
+    assert "No space left on device" in output
+    assert "Traceback" not in output
+    assert "INTERNALERROR" not in output
+    assert machine.leftovers() == []
+
+    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
+    following = machine.pytest(
+        "tasks", "--benchflow-agent=nop", f"--benchflow-jobs-dir={small_disk}", "-k", "rollout", "-q", cwd=root
+    )
+    output, _ = following.communicate(timeout=120)
+    (killed,) = (small_disk / "full").glob("*__oracle__*")
+    result = json.loads((killed / "result.json").read_text())
+    assert result["verdict"] == "unhealthy"
+    assert result["rewards"] is None

@@ -72,6 +72,8 @@ def parser() -> argparse.ArgumentParser:
         action = _described(actions.add_parser(name, help=text), text)
         action.add_argument("path", nargs="?", type=Path, default=Path("tasks"), help="a directory (default: tasks)")
         action.set_defaults(run=run)
+        if name == "check":
+            action.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
 
     text = "Write a new task that runs as it is: the agent oracle solves it, and nop does not."
     new = _described(commands.add_parser("new-task", help="write a new task to start from"), text)
@@ -111,17 +113,19 @@ def _tasks_list(options: argparse.Namespace) -> int:
 
 
 def _tasks_check(options: argparse.Namespace) -> int:
-    checked = wrong = 0
+    checked = wrong = odd = 0
     for path, task, error in _loaded(options.path):
         checked += 1
         if task is None:
             wrong += 1
             print(f"{printable(path)}: error: {printable(error)}")
             continue
+        odd += bool(task.warnings)
         for warning in task.warnings:
             print(f"{printable(path)}: warning: {printable(warning)}")
-    print(f"{checked} task{'s' if checked != 1 else ''}, {wrong} with errors")
-    return 1 if wrong else 0
+    warned = f", {odd} with warnings" if odd else ""
+    print(f"{checked} task{'s' if checked != 1 else ''}, {wrong} with errors{warned}")
+    return 1 if wrong or (odd and options.strict) else 0
 
 
 def _loaded(path: Path) -> Iterator[tuple[Path, Task | None, str]]:

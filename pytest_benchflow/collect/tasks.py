@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,13 +103,20 @@ class TaskFile(pytest.File):
                 yield CheckItem.of(self, cell, name)
 
     def _warn_of(self, task: Task) -> None:
-        if self.selection.warns and task.path not in self.selection.warned:
-            self.selection.warned.add(task.path)
+        """Warn of what is odd in a task, once. Raises: CollectError where the user made warnings errors."""
+        if task.path in self.selection.warned:
+            return
+        self.selection.warned.add(task.path)
+        refused = []
+        # All workers of xdist must find the same; a warning that is no error is shown by one of them.
+        with nullcontext() if self.selection.warns else warnings.catch_warnings(record=True):
             for text in task.warnings:
                 try:
                     self.warn(TaskWarning(text))
-                except TaskWarning as error:  # the user made warnings errors
-                    raise self.CollectError(str(error)) from None
+                except TaskWarning:
+                    refused.append(text)
+        if refused:
+            raise self.CollectError("\n".join(refused)) from None
 
 
 class CellItem(pytest.Function):
@@ -194,7 +202,7 @@ def judge_check(rollout: Rollout, name: str, *, told_by: str | None = None) -> N
         try:
             warnings.warn(CheckWarning(f"{name}: {printable(finding.message)}"), stacklevel=1)
         except CheckWarning as error:  # the user made warnings errors
-            pytest.fail(str(error), pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 def _asking_for_rollout(judge: Callable[[Rollout], None]) -> Callable[..., None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import sys
@@ -54,13 +55,18 @@ class Reader:
             dotted = f"{key}.{name}" if key else str(name)
             kind = shape.get(name)
             if kind is None:
-                self.warn(f"unknown key {dotted}")
+                self.warn(_unknown(dotted, str(name), shape))
             elif item is not None:
                 found[name] = kind(self, dotted, item)
         for name in required:
             if name not in found:
                 raise self.error(f"{key}.{name}" if key else name, "is missing", "a value for it")
         return found
+
+
+def _unknown(dotted: str, name: str, shape: Shape) -> str:
+    meant = difflib.get_close_matches(name, shape, n=1)
+    return f"unknown key {dotted} is ignored" + (f"; probably {meant[0]} is meant" if meant else "")
 
 
 def _shown(value: Any) -> str:

@@ -62,7 +62,11 @@ def test_tasks_check_names_file_and_key(bench: Bench, capsys: pytest.CaptureFixt
     assert cli.main(["tasks", "check", str(bench.path / "tasks")]) == 0
     text = capsys.readouterr().out
     assert "warning" in text
-    assert "extra" in text
+    assert "extra is ignored" in text
+    assert "2 tasks, 0 with errors, 1 with warnings" in text
+    assert cli.main(["tasks", "check", "--strict", str(bench.path / "tasks")]) == 1
+    assert cli.main(["tasks", "check", "--strict", str(bench.path / "tasks" / "fine")]) == 0
+    capsys.readouterr()
     bench.task("broken", toml='[verifier]\ntimeout_sec = "soon"\n')
     assert cli.main(["tasks", "check", str(bench.path / "tasks")]) == 1
     text = capsys.readouterr().out

@@ -92,6 +92,19 @@ def test_an_unknown_key_warns_once(bench: Bench, workers: str) -> None:
     assert "extra" in done.stdout.str()
 
 
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
+def test_an_unknown_key_is_an_error_in_a_sentence_where_warnings_are_errors(bench: Bench, workers: str) -> None:
+    bench.task(toml=TASK_TOML + "timeout = 3\n")
+    bench.ini("filterwarnings = error")
+    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=nop", "-n", workers)
+    assert done.ret in (1, 2)
+    assert done.parseoutcomes() == {"error": 1} or done.parseoutcomes() == {"errors": 1}
+    text = done.stdout.str()
+    assert "hello/task.toml: unknown key verifier.timeout is ignored; probably timeout_sec is meant" in text
+    assert "plugin" not in text.partition("ERRORS")[2]
+    assert ".py" not in text.partition("ERRORS")[2]
+
+
 def test_tasks_of_one_name_get_directories_of_their_own(bench: Bench) -> None:
     bench.task("same", under="first")
     bench.task("same", under="second")

@@ -99,7 +99,7 @@ def test_what_is_not_played_or_known_warns(write: Write) -> None:
     assert task.warnings == (
         f"tea-timer/task.md: scenes {unplayed}",
         f"tea-timer/task.md: user {unplayed}",
-        "tea-timer/task.md: unknown key verifier.type",
+        "tea-timer/task.md: unknown key verifier.type is ignored",
     )
 
 

@@ -165,12 +165,13 @@ def test_an_unknown_schema_is_read_and_said(write: Write) -> None:
 
 
 def test_unknown_keys_warn_once_with_file_and_key(write: Write) -> None:
-    text = "oops = 1\n[verifier]\ncommand = 'make'\n[environment]\nimage = 'x'\n[task]\nname = 'a'\nicon = 'b'\n"
+    text = "oops = 1\n[verifier]\ntimeout = 3\ncommand = 'make'\n[environment]\nimage = 'x'\n[task]\nicon = 'b'\n"
     assert load_task(write({"task.toml": text})).warnings == (
-        "tea-timer/task.toml: unknown key oops",
-        "tea-timer/task.toml: unknown key verifier.command",
-        "tea-timer/task.toml: unknown key environment.image",
-        "tea-timer/task.toml: unknown key task.icon",
+        "tea-timer/task.toml: unknown key oops is ignored",
+        "tea-timer/task.toml: unknown key verifier.timeout is ignored; probably timeout_sec is meant",
+        "tea-timer/task.toml: unknown key verifier.command is ignored",
+        "tea-timer/task.toml: unknown key environment.image is ignored",
+        "tea-timer/task.toml: unknown key task.icon is ignored",
     )
 
 

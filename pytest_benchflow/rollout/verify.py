@@ -42,6 +42,7 @@ _RAN = re.compile(
 # Only what a verifier needs for itself: a missing program of the agent's, or a refused port of its server, is a score.
 _BOOTSTRAP = re.compile(
     r"^.*(?:\b(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda): (?:command )?not found|"
+    r"\b(?:uvx?|pip3?|pytest|npm|npx|conda)['\u2019]?: No such file or directory|"
     r"No module named '?(?:pytest|pip|uv)\b|Could not resolve host|Temporary failure in name resolution|"
     r"curl: \((?:5|6|28|35|56|60)\)|CONNECT tunnel failed|Tunnel connection failed|Proxy tunneling failed|"
     r"wget: unable to resolve|E: (?:Unable to (?:fetch|locate)|Failed to fetch|Package )|"
@@ -152,11 +153,14 @@ def _settle(draft: Path, keep: Path) -> None:
 
 
 def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, float]:
-    """Read the fresh reward, which wins over the exit code. Raises: VerifierError."""
+    """Read the fresh reward, which wins over the exit code. Raises: VerifierError.
+
+    A verifier that was killed did not say its last word: many write a 0 first and the real reward at their end.
+    """
+    if result.timed_out:
+        raise VerifierError(f"the verifier did not end within its {timeout_sec:g} s", category="timeout")
     rewards = read_rewards(keep)
     if rewards is None:
-        if result.timed_out:
-            raise VerifierError(f"the verifier gave no reward within its {timeout_sec:g} s", category="timeout")
         dead = dead_bootstrap(keep, result.stdout, result.stderr)
         if dead:
             raise VerifierError(f"the verifier could not start its tests: {dead}", category="bootstrap")
@@ -166,6 +170,9 @@ def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, floa
             + (f"; it said last: {tail}" if tail else " without a word"),
             category="no_reward" if result.exit_code == 0 else "crash",
         )
+    killed = result.exit_code is None or result.exit_code < 0 or result.exit_code > 128
+    if rewards["reward"] == 0 and killed:
+        raise VerifierError(f"the verifier was killed (exit code {result.exit_code}) after writing 0", category="crash")
     if rewards["reward"] == 0 and (dead := dead_bootstrap(keep, result.stdout, result.stderr)):
         raise VerifierError(f"reward 0 means nothing here, no test was executed: {dead}", category="bootstrap")
     return rewards

@@ -89,6 +89,8 @@ def test_an_agent_that_misbehaves(
         pytest.param("echo hello", "no_reward", "reward.txt", id="no-reward"),
         pytest.param("echo oops >&2; exit 7", "crash", "oops", id="crash"),
         pytest.param("sleep 60", "timeout", "within", id="too-slow"),
+        pytest.param("echo 0 > /logs/verifier/reward.txt; sleep 60", "timeout", "within", id="zero-then-too-slow"),
+        pytest.param("echo 0 > /logs/verifier/reward.txt; kill -9 $$", "crash", "killed", id="zero-then-killed"),
         pytest.param(
             "echo 0 > /logs/verifier/reward.txt; pytest-of-nowhere; uvx pytest", "bootstrap", "uvx", id="runner-missing"
         ),

@@ -64,6 +64,8 @@ def test_a_reward_behind_a_link_is_not_read(tmp_path: Path) -> None:
     [
         pytest.param("test.sh: line 9: pytest: command not found", id="runner-missing"),
         pytest.param("sh: 3: uvx: not found", id="dash-wording"),
+        pytest.param("env: 'uvx': No such file or directory", id="env-wording"),
+        pytest.param("curl: (56) CONNECT tunnel failed, response 502", id="behind-a-proxy"),
         pytest.param("curl: (6) Could not resolve host: astral.sh", id="no-name-service"),
         pytest.param("ERROR: No matching distribution found for pytest==8.4.1", id="no-package"),
         pytest.param("E: Unable to locate package jq", id="apt"),

@@ -117,25 +117,28 @@ def host_variable(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
-def read_settings(lookup: Callable[[Option], Any], tasks: Sequence[str], root: Path) -> Settings:
+def read_settings(
+    lookup: Callable[[Option], Any], spelling: Callable[[Option], str], tasks: Sequence[str], root: Path
+) -> Settings:
     """Make `Settings` from a look-up of raw option values (command line over ini). Raises: UsageError.
 
-    `root` is what a relative jobs directory is relative to.
+    `spelling` names an option as the user gave it; `root` is what a relative jobs directory is relative to.
     """
-    raw = {option.name: _typed(option, lookup(option)) for option in OPTIONS}
+    raw = {option.name: _typed(option, lookup(option), spelling(option)) for option in OPTIONS}
+    given = {option.name: spelling(option) for option in OPTIONS}
     if raw["trials"] < 1:
-        raise UsageError(f"--benchflow-trials is {raw['trials']}; it takes a whole number of at least 1")
+        raise UsageError(f"{given['trials']} is {raw['trials']}; it takes a whole number of at least 1")
     for name in ("agent-timeout", "idle-timeout"):
         if raw[name] is not None and not 0 < raw[name] < float("inf"):
-            raise UsageError(f"--benchflow-{name} is {raw[name]}; it takes a number of seconds above 0")
+            raise UsageError(f"{given[name]} is {raw[name]}; it takes a number of seconds above 0")
     if raw["job-name"] and not _SAFE_NAME.match(raw["job-name"]):
         raise UsageError(
-            f"--benchflow-job-name is {raw['job-name']!r}; it takes letters, digits, dots, dashes and underscores, "
+            f"{given['job-name']} is {raw['job-name']!r}; it takes letters, digits, dots, dashes and underscores, "
             "not starting with a dot or a dash"
         )
     for item in raw["agent-env"]:
         if not _ENV_ITEM.match(item):
-            raise UsageError(f"--benchflow-agent-env got {item.partition('=')[0]!r}; it takes KEY=VALUE or KEY")
+            raise UsageError(f"{given['agent-env']} got {item.partition('=')[0]!r}; it takes KEY=VALUE or KEY")
     return Settings(
         agents=raw["agent"] or ("baseline",),
         models=raw["model"] or ("replay",),
@@ -156,8 +159,8 @@ def read_settings(lookup: Callable[[Option], Any], tasks: Sequence[str], root: P
     )
 
 
-def _typed(option: Option, value: Any) -> Any:
-    """Convert a command-line or ini value to the option's kind. Raises: UsageError naming what is accepted."""
+def _typed(option: Option, value: Any, given: str) -> Any:
+    """Convert a value that came as `given` to the option's kind. Raises: UsageError naming what is accepted."""
     if value is None or value in ("", []):
         return option.default
     if option.kind == "list":
@@ -169,7 +172,7 @@ def _typed(option: Option, value: Any) -> Any:
             return int(value) if option.kind == "int" else float(value)
         except ValueError:
             noun = "a whole number" if option.kind == "int" else "a number"
-            raise UsageError(f"{option.flag} is {value!r}; it takes {noun}") from None
+            raise UsageError(f"{given} is {value!r}; it takes {noun}") from None
     if option.choices and value not in option.choices:
-        raise UsageError(f"{option.flag} is {value!r}; it takes one of: {', '.join(option.choices)}")
+        raise UsageError(f"{given} is {value!r}; it takes one of: {', '.join(option.choices)}")
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from pytest_benchflow import registry
 from pytest_benchflow.collect.selection import Selection, absolute_paths, conftest_anchors
 from pytest_benchflow.errors import BenchflowError, UsageError
 from pytest_benchflow.records.rundir import new_job_name
-from pytest_benchflow.settings import INI_ONLY, Option, Settings, read_settings
+from pytest_benchflow.settings import INI_ONLY, OPTIONS, Option, Settings, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,6 +56,7 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
     try:
         settings = read_settings(
             lambda option: _value(config, option),
+            lambda option: _spelling(config, option),
             [str(directory) for directory in _task_directories(config)],
             config.rootpath,
         )
@@ -80,6 +82,8 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
 
     In a session that is not about tasks, values in the ini file are nobody's concern. Raises: pytest.UsageError.
     """
+    if selection.in_use or config.option.benchflow_record:
+        _check_record(selection.settings)
     if selection.in_use:
         _check_names(selection, config)
         _check_models(selection.settings)
@@ -94,6 +98,15 @@ def register(kind: str, offers: Iterable[Mapping[str, Any]]) -> None:
                 registry.register(kind, name, plugin)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def _check_record(settings: Settings) -> None:
+    """Refuse to record answers that are recordings themselves. Raises: pytest.UsageError."""
+    if settings.record and set(settings.models) == {"replay"}:
+        raise pytest.UsageError(
+            "--benchflow-record keeps the answers of a live model, and no model but replay is asked for; "
+            "pass --benchflow-model=provider/name too"
+        )
 
 
 def _check_models(settings: Settings) -> None:
@@ -126,15 +139,24 @@ def _check_agent_env(settings: Settings) -> None:
 
 def _check_names(selection: Selection, config: pytest.Config) -> None:
     """Refuse agents, sandboxes and task directories that do not exist. Raises: pytest.UsageError."""
-    for kind, flag, asked in (
-        ("agents", "--benchflow-agent", selection.settings.agents),
-        ("sandboxes", "--benchflow-sandbox", (selection.settings.sandbox,)),
+    given = {option.name: _spelling(config, option) for option in OPTIONS}
+    for kind, option, asked in (
+        ("agents", "agent", selection.settings.agents),
+        ("sandboxes", "sandbox", (selection.settings.sandbox,)),
     ):
         known = registry.names(kind)
         for name in asked:
             if name not in known:
-                raise pytest.UsageError(f"{flag} is {name!r}; it takes one of: {', '.join(known)}")
-    if selection.everywhere and config.args_source is not pytest.Config.ArgsSource.ARGS:
+                raise pytest.UsageError(f"{given[option]} is {name!r}; it takes one of: {', '.join(known)}")
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return
+    absent = [str(directory) for directory in selection.listed if not directory.is_dir()]
+    if absent:
+        raise pytest.UsageError(
+            f"the ini value {_TASKS_INI} names {', '.join(absent)}, which is no directory; name directories of tasks, "
+            "relative to the root directory"
+        )
+    if selection.everywhere:
         missing = ", ".join(str(directory) for directory in _task_directories(config))
         raise pytest.UsageError(
             f"no path was given, and the ini value {_TASKS_INI} names no directory that exists ({missing}); "
@@ -150,8 +172,15 @@ def _value(config: pytest.Config, option: Option) -> Any:
     try:
         return config.getini(option.ini)
     except (ValueError, TypeError, pytest.UsageError) as error:
+        # Whatever kind of error it is, the value that came stands in quotes in it.
+        came = re.search(r"'.*'|\".*\"", str(error))
         accepted = _ACCEPTED.get(option.kind, "text")
-        raise UsageError(f"the ini value {option.ini} takes {accepted}: {error}") from None
+        raise UsageError(f"the ini value {option.ini} is {came[0] if came else 'wrong'}; it takes {accepted}") from None
+
+
+def _spelling(config: pytest.Config, option: Option) -> str:
+    """Name an option as the user gave it: on the command line, or in the ini file."""
+    return option.flag if config.getoption(option.ini) is not None else f"the ini value {option.ini}"
 
 
 def _everywhere(options: Any) -> bool:

@@ -74,3 +74,9 @@ def test_the_effort_asked_for_is_in_every_request_and_counted(bench: Bench) -> N
         for line in (path / "trajectory" / "llm_trajectory.jsonl").read_text().splitlines()
     ]
     assert [body["reasoning_effort"] for body in bodies] == ["low", "low"]
+
+
+@pytest.mark.parametrize("words", [("tasks",), ()], ids=["tasks", "plain"])
+def test_recording_what_is_replayed_is_refused(bench: Bench, words: tuple[str, ...]) -> None:
+    bench.task()
+    bench.refused(*words, "--benchflow-record", says="no model but replay is asked for; pass --benchflow-model=")

@@ -27,6 +27,7 @@ REFUSED = {
 def test_a_bad_value_on_the_command_line_is_refused(bench: Bench, name: str) -> None:
     value, says = REFUSED[name]
     bench.task()
+    bench.refused("tasks", f"--benchflow-{name}={value}", says=f"ERROR: --benchflow-{name} ")
     bench.refused("tasks", f"--benchflow-{name}={value}", says=says)
 
 
@@ -35,15 +36,16 @@ def test_a_bad_ini_value_is_refused(bench: Bench, name: str) -> None:
     value, says = REFUSED[name]
     bench.task()
     bench.ini(f"benchflow_{name.replace('-', '_')} = {value}")
+    bench.refused("tasks", says=f"ERROR: the ini value benchflow_{name.replace('-', '_')} ")
     bench.refused("tasks", says=says)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("trials", "many", "takes a whole number"),
-        ("agent_timeout", "long", "takes a number"),
-        ("keep_sandbox", "perhaps", "takes true or false"),
+        ("trials", "many", "the ini value benchflow_trials is 'many'; it takes a whole number"),
+        ("agent_timeout", "long", "the ini value benchflow_agent_timeout is 'long'; it takes a number"),
+        ("keep_sandbox", "perhaps", "the ini value benchflow_keep_sandbox is 'perhaps'; it takes true or false"),
     ],
     ids=["int", "float", "bool"],
 )
@@ -72,3 +74,15 @@ def test_values_in_native_toml(bench: Bench) -> None:
         '[tool.pytest]\nbenchflow_trials = 2\nbenchflow_agent_timeout = 30.5\nbenchflow_agent = ["nop"]\n'
     )
     assert len([line for line in bench.ids("tasks") if "rollout[nop" in line]) == 2
+
+
+@pytest.mark.parametrize("words", [(), ("--benchflow-agent=nop",)], ids=["plain", "agent"])
+def test_a_listed_directory_that_is_not_there_is_refused(bench: Bench, words: tuple[str, ...]) -> None:
+    bench.ini("benchflow_tasks = nowhere")
+    bench.refused(*words, says="the ini value benchflow_tasks names ")
+
+
+def test_a_listed_directory_that_is_not_there_does_not_matter_to_other_paths(bench: Bench) -> None:
+    bench.ini("benchflow_tasks = nowhere")
+    file = bench.pytester.makepyfile("def test_pass(): pass")
+    bench.look(file.name).assert_outcomes(passed=1)

@@ -317,4 +317,4 @@ def _plainly() -> Iterator[None]:
     except UnsupportedError:
         raise
     except BenchflowError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None

@@ -16,7 +16,7 @@ from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, parametrize_m
 from pytest_benchflow.settings import INI_ONLY, INI_TYPES, OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
 
     from pytest_benchflow.collect.selection import Selection
@@ -101,10 +101,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Say what will run, in sessions that are about tasks."""
     if not _has_values(config) and config.args_source is not pytest.Config.ArgsSource.ARGS:
         return None
-    from pytest_benchflow.report.terminal import header
+    return _header(config) if _selection(config).in_use else None
 
-    selection = _selection(config)
-    return header(selection.settings) if selection.in_use else None
+
+def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> str | None:
+    """Say what will run where hand-written tests ask for it, which is known only now."""
+    if not any(item.get_closest_marker(MARKER) for item in items) or config.get_verbosity() < 0:
+        return None
+    return None if _selection(config).in_use else _header(config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -169,11 +173,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Write the table of rollouts."""
-    report = config.stash.get(_REPORT, None)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """Write the table of rollouts, and name those that an interrupt ended."""
+    report, runs = config.stash.get(_REPORT, None), config.stash[RUNS]
     if report is not None:
-        report.write(terminalreporter)
+        interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+        job_dir = runs.settings.jobs_dir / runs.settings.job_name
+        report.write(terminalreporter, cut=report.unheard_of(job_dir, runs.session_id) if interrupted else ())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -210,8 +216,8 @@ class _Listener:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None]:
         """Give a rollout's item a line of its own."""
-        if _REPORT in self._config.stash or "::rollout[" in nodeid:
-            yield from self._report().starting(nodeid)
+        if "::rollout[" in nodeid:
+            yield from self._report().starting()
         else:
             yield
 
@@ -234,6 +240,12 @@ def _selection(config: pytest.Config) -> Selection:
 
         config.stash[_SELECTION] = read_selection(config, _worker(config))
     return config.stash[_SELECTION]
+
+
+def _header(config: pytest.Config) -> str:
+    from pytest_benchflow.report.terminal import header
+
+    return header(_selection(config).settings)
 
 
 def _has_values(config: pytest.Config) -> bool:

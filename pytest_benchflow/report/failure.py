@@ -30,6 +30,7 @@ _HINTS = {
     "bootstrap": "the verifier needs a tool or a download that this sandbox has not; another --benchflow-sandbox may",
     "crash": "run the agent oracle: when it fails too, the task's own verifier is broken",
 }
+_HINT_OF_ORACLE = "the task's own solution gets no score either: its verifier is broken, or misses something here"
 _AGENT_TALLY = 4
 _ERRORS = ("error", "verifier_error", "export_error")
 _QUOTED = 100
@@ -103,6 +104,8 @@ def repeats_error(result: dict[str, Any], check: str, message: str) -> bool:
 def _hints(result: dict[str, Any]) -> list[str]:
     kinds = [result.get(name) for name in ("error_category", "verifier_error_category")]
     known = [_HINTS[str(kind)] for kind in kinds if str(kind) in _HINTS]
+    if result.get("agent") == "oracle":
+        known = [_HINT_OF_ORACLE if hint == _HINTS["crash"] else hint for hint in known]
     return known or ["`pytest-benchflow show` with this directory tells the rollout step by step"]
 
 

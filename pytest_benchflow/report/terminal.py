@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.report.attach import outcome_of, role_of, summary_of
 from pytest_benchflow.report.summary import Summary, evidence_line
 from pytest_benchflow.report.table import line, table, wrapped
@@ -31,7 +35,7 @@ _SKILLS = {"with": "with-skill", "without": "no-skill"}
 # A phase of that few seconds is not worth a word once it is over.
 _NOTHING_SEC = 0.05
 
-ALL_SKIPPED = "no rollout could run here, so this run fails: every one was skipped (pytest -rs shows the reasons)"
+_REASONS = 5
 
 
 class RolloutReport:
@@ -42,9 +46,9 @@ class RolloutReport:
         self._settings = settings
         self._rollouts: dict[str, Summary] = {}
         self._skipped: dict[str, bool] = {}
+        self._reasons: dict[str, None] = {}  # why rollouts were skipped, each once
         self._shown: list[str] = []  # the rollout whose line is open, and the phases it has shown
         self._told: set[str] = set()  # items whose line says how they ended
-        self._just_named = 0  # how wide the line is in which pytest has just named a file, and nothing else
 
     @property
     def all_skipped(self) -> bool:
@@ -64,18 +68,15 @@ class RolloutReport:
     def _distributed(self) -> bool:
         return bool(self._config.getoption("numprocesses", None))
 
-    def starting(self, nodeid: str) -> Generator[None]:
+    def starting(self) -> Generator[None]:
         """Keep pytest from naming the file of a rollout's item: the rollout has a line of its own."""
         terminal = self._terminal
         if terminal is None or self._distributed:
             yield
             return
-        usual, place = terminal.showfspath, terminal.currentfspath
-        if "::rollout[" in nodeid:
-            terminal.showfspath = False
+        usual, terminal.showfspath = terminal.showfspath, False
         yield
         terminal.showfspath = usual
-        self._just_named = self._width if terminal.currentfspath != place else 0
 
     def phase(self, head: str, phase: str, step: str | None) -> None:
         """Show that a rollout enters a phase: a line each with -v, else all on one line; nothing with -q."""
@@ -100,6 +101,8 @@ class RolloutReport:
         role, summary = role_of(report), summary_of(report)
         if role:
             self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
+        if role and report.skipped and isinstance(report.longrepr, tuple | list):
+            self._reasons[one_line(report.longrepr[2]).removeprefix("Skipped: ")] = None
         if summary is not None and summary.directory not in self._rollouts:
             self._rollouts[summary.directory] = summary
             if self._terminal is not None and self._verbosity >= 0:
@@ -107,6 +110,20 @@ class RolloutReport:
             self._shown = []
         elif role == "rollout" and report.nodeid not in self._told and (report.when == "call" or not report.passed):
             self._name_file(report)
+
+    def unheard_of(self, job_dir: Path, session_id: str) -> list[str]:
+        """Return the directories of rollouts of this session that no report has told of."""
+        told = {summary.name for summary in self._rollouts.values()}
+        root = self._config.invocation_params.dir
+        found = []
+        for file in sorted(job_dir.glob("*/config.json")):
+            try:
+                ours = read_json(file).get("session_id") == session_id
+            except RecordError:
+                continue
+            if ours and file.parent.name not in told:
+                found.append(str(file.parent.relative_to(root) if file.is_relative_to(root) else file.parent))
+        return found
 
     def status_of(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
         """Return the category, letter and word of a rollout's item; None for everything else.
@@ -122,12 +139,27 @@ class RolloutReport:
             return "failed", " F" if summary and summary.healthy else "", ("FAILED", _UNHEALTHY)
         return None
 
-    def write(self, terminal: pytest.TerminalReporter) -> None:
-        """Write the table of all rollouts, the evidence line below it, and where to find them."""
+    def write(self, terminal: pytest.TerminalReporter, *, cut: Sequence[str] = ()) -> None:
+        """Write the table of all rollouts, the evidence line below it, and where to find them.
+
+        `cut` are the directories of those that an interrupt ended.
+        """
         if self.all_skipped:
-            terminal.write_line(ALL_SKIPPED, red=True)
-        if not self._rollouts:
-            return
+            self._write_reasons(terminal)
+        if self._rollouts:
+            self._write_table(terminal)
+        for directory in cut:
+            terminal.write_line(f"interrupted: {one_line(directory)}", red=True)
+
+    def _write_reasons(self, terminal: pytest.TerminalReporter) -> None:
+        terminal.write_line("no rollout could run here, so this run fails: every one was skipped", red=True)
+        reasons = list(self._reasons)
+        for reason in reasons[:_REASONS]:
+            terminal.write_line(f"  {reason}")
+        if len(reasons) > _REASONS:
+            terminal.write_line(f"  and {len(reasons) - _REASONS} other reasons, which pytest -rs shows")
+
+    def _write_table(self, terminal: pytest.TerminalReporter) -> None:
         summaries = [self._rollouts[directory] for directory in sorted(self._rollouts)]
         terminal.write_sep("=", "rollouts")
         width = self._config.get_terminal_writer().fullwidth
@@ -191,7 +223,7 @@ class RolloutReport:
     def _begin_line(self, text: str) -> None:
         """Write a line after pytest's own, which gets its percentage; pytest ends it when it has more to say."""
         terminal = self._terminal
-        if self._width and self._verbosity == 0 and self._width != self._just_named and terminal._show_progress_info:
+        if self._width and self._verbosity == 0 and not self._just_named and terminal._show_progress_info:
             # pytest offers no public way to end a line as it does itself.
             terminal._write_progress_information_filling_space()
         if self._width or not self._distributed:
@@ -203,6 +235,12 @@ class RolloutReport:
         """Let pytest name the file of an item, whose letter follows."""
         if self._terminal is not None and self._verbosity == 0 and not self._distributed:
             self._terminal.write_fspath_result(report.nodeid, "")
+
+    @property
+    def _just_named(self) -> bool:
+        """Tell whether pytest has named a file in this line, and nothing else."""
+        place, start = self._terminal.currentfspath, self._terminal.startpath
+        return isinstance(place, Path) and self._width == len(os.path.relpath(place, start)) + 1
 
     @property
     def _width(self) -> int:

@@ -259,3 +259,19 @@ def test_every_rung_is_described(bench: Bench) -> None:
     for name in ("task", "sandbox", "llm_proxy", "agent", "rollout"):
         assert f"\n{name} -- " in text
     assert "@pytest.mark.benchflow_task(path)" in bench.look("--markers").stdout.str()
+
+
+def test_a_task_that_is_not_there_is_one_sentence(bench: Bench) -> None:
+    file = bench.pytester.makepyfile(SOLVES)
+    done = bench.run(file.name)
+    text = done.stdout.str().partition("ERRORS")[2].partition("short test summary")[0]
+    assert text.count("there is no such directory; a task is a directory with task.toml or task.md") == 1
+    assert "During handling" not in text
+
+
+def test_a_header_says_what_will_run_where_only_tests_ask_for_it(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makepyfile(SOLVES)
+    done = bench.look("--collect-only")
+    assert sum("benchflow: baseline · replay · local · " in line for line in done.outlines) == 1
+    assert "benchflow: " not in bench.look("--collect-only", "-k", "nothing").stdout.str()

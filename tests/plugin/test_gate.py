@@ -73,6 +73,8 @@ def test_what_broke_is_said_once(bench: Bench) -> None:
     text = done.stdout.str()
     assert text.count("it said last: no tools here") == 1
     assert "no finite reward" not in text
+    assert "run the agent oracle" not in text
+    assert "try: the task's own solution gets no score either" in text
     assert (
         text.count("the error of tasks/hello/task.toml::rollout[oracle-none-default-1] says why")
         == done.parseoutcomes()["failed"] - 1

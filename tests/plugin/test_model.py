@@ -51,13 +51,24 @@ def test_agents_that_call_no_model_need_no_key(bench: Bench, monkeypatch: pytest
 
 def test_a_run_in_which_nothing_is_recorded_fails_and_says_so(bench: Bench) -> None:
     bench.task()
-    done = bench.run("tasks", "-rs")
+    done = bench.run("tasks")
     assert done.ret == 1
     assert set(done.parseoutcomes()) == {"skipped"}
     text = done.stdout.str()
     assert "every one was skipped" in text
-    assert "--benchflow-model=provider/name" in text
-    assert "tasks/hello/task.toml:1" in text
+    assert text.count("--benchflow-model=provider/name") == 1
+    assert "tasks/hello/task.toml:1" in bench.run("tasks", "-rs", "-m", "rollout").stdout.str()
+
+
+def test_a_run_in_which_nothing_can_run_names_five_reasons(bench: Bench) -> None:
+    for number in range(7):
+        task = bench.task(f"task-{number}")
+        bench.write(task, {"environment/Dockerfile": f"FROM debian:12\nWORKDIR /app\nRUN make tool-{number}\n"})
+    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=nop", "-n", "2")
+    assert done.ret == 1
+    reasons = done.outlines[next(n for n, line in enumerate(done.outlines) if "every one was skipped" in line) + 1 :]
+    assert all(line.startswith("  ") and "RUN make tool-" in line for line in reasons[:5])
+    assert reasons[5] == "  and 2 other reasons, which pytest -rs shows"
 
 
 def test_skips_beside_a_rollout_that_ran_do_not_fail(bench: Bench) -> None:

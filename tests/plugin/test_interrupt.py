@@ -1,0 +1,41 @@
+"""Ctrl-C: what was done is shown, and where to find what was cut off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.plugin.bench import Bench
+
+_LIMIT_SEC = 60.0
+
+
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
+def test_an_interrupt_shows_the_table_and_what_was_cut_off(bench: Bench, workers: str) -> None:
+    bench.task("a-quick-one")
+    bench.task("b-endless", solve="#!/bin/sh\ntouch /app/begun\nsleep 600\n")
+    command = [sys.executable, "-m", "pytest", "tasks", "-m", "rollout", "--benchflow-agent=oracle", "-n", workers]
+    environment = {**os.environ, "COLUMNS": "80"}
+    with subprocess.Popen(command, cwd=bench.path, env=environment, stdout=subprocess.PIPE, text=True) as run:
+        end = time.monotonic() + _LIMIT_SEC
+        # The quick one is over, and the agent of the endless one is at work.
+        while not (
+            list(bench.path.glob("jobs/*/a-quick*/result.json"))
+            and list(bench.path.glob("jobs/*/b-endless*/prompts.json"))
+        ):
+            assert time.monotonic() < end, "the rollouts did not start"
+            time.sleep(0.1)
+        time.sleep(1)
+        run.send_signal(signal.SIGINT)
+        output, _ = run.communicate(timeout=_LIMIT_SEC)
+    assert run.returncode == 2
+    lines = output.splitlines()
+    assert any(line.startswith("a-quick-one  oracle  solved") for line in lines), output
+    assert any(line.startswith("interrupted: jobs/") and "/b-endless__oracle__" in line for line in lines), output

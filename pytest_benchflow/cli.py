@@ -185,7 +185,7 @@ def _doctor(_options: argparse.Namespace) -> int:
     print("\nagents")
     for name in registry.names("agents"):
         print(f"  {name}: {one_line(_agent_state(name))}")
-    print("\nextras")
+    print("\nextras (reserved for backends and exporters of coming releases; nothing here needs one yet)")
     for extra, module in EXTRAS.items():
         there = importlib.util.find_spec(module) is not None
         print(f"  {extra}: installed" if there else f"  {extra}: missing; pip install 'pytest-benchflow[{extra}]'")
@@ -201,8 +201,10 @@ def _agent_state(name: str) -> str:
     from pytest_benchflow.catalog.load import shipped
 
     manifest = shipped(name)
-    if manifest is None or not manifest.install_cmd.strip():
+    if manifest is None:
         return "ready (part of this package)"
+    if not manifest.installs:
+        return f"ready (runs on the sandbox's {manifest.install_cmd.split()[-1]})"
     version = manifest.host.version or "latest"
     found = [path for path in (cache_dir() / "agents").glob(f"{name}@{version}-*") if path.is_dir()]
     return f"{version}, {'installed' if found else 'not installed yet: its first rollout installs it'}"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Dialect
 
 _PREVIEW = 160
+_LISTED = 20
 
 
 def show_rollout(path: Path) -> Iterator[str]:
@@ -29,14 +30,23 @@ def show_rollout(path: Path) -> Iterator[str]:
     """
     rollout = Rollout(path)
     if not rollout.dir.config.is_file() and not rollout.dir.result.is_file():
-        raise UsageError(
-            f"{path} is no rollout: it holds neither config.json nor result.json; name a directory such as "
-            "jobs/<job>/<task>__<agent>__<model>__<skills>__<n>"
-        )
+        raise UsageError(_no_rollout(path))
     yield from _guarded("result.json", _head(rollout))
     yield from _section("steps", _guarded("llm_trajectory.jsonl", _steps(rollout)))
     yield from _section("findings", _guarded("result.json", iter(finding_lines_of(rollout))))
     yield from _section("files", _files(path))
+
+
+def _no_rollout(path: Path) -> str:
+    """Say that a path is no rollout, and list those at or below it, or below the nearest directory above it."""
+    place = next((each for each in (path, *path.parents) if each.is_dir()), path)
+    found = [file.parent for pattern in ("*", "*/*") for file in sorted(place.glob(f"{pattern}/config.json"))]
+    said = f"{path} is no rollout" if path.is_dir() else f"{path} does not exist"
+    if not found:
+        return f"{said}, and none is below {place}; name a directory such as jobs/JOB/TASK__AGENT__MODEL__SKILLS__N"
+    shown = "".join(f"\n  {each}" for each in found[:_LISTED])
+    more = f"\n  and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    return f"{said}; name one of:{shown}{more}"
 
 
 def finding_lines_of(rollout: Rollout) -> Iterator[str]:

@@ -134,7 +134,29 @@ def test_show_is_safe_and_goes_on_where_records_are_torn(bench: Bench, capsys: p
 
 def test_show_of_another_directory_is_wrong_use(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", str(bench.path)]) == 2
-    assert "is no rollout" in capsys.readouterr().err
+    assert "is no rollout, and none is below" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", [".", "jobs", "jobs/one", "jobs/one/x__nop"], ids=["root", "jobs", "job", "missing"])
+def test_show_lists_the_rollouts_near_what_is_none(
+    bench: Bench, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    bench.write(bench.path / "jobs/one", {"job.json": "{}", "a__nop/config.json": "{}", "b__nop/config.json": "{}"})
+    assert cli.main(["show", str(bench.path / place)]) == 2
+    said = capsys.readouterr().err
+    if place != ".":
+        assert f"  {bench.path}/jobs/one/a__nop\n  {bench.path}/jobs/one/b__nop" in said
+    assert ("does not exist" if "x__" in place else "is no rollout") in said
+
+
+def test_show_counts_no_reward_of_an_unhealthy_rollout(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.task()
+    bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle")
+    (path,) = bench.rollouts()
+    result = bench.result(path)
+    (path / "result.json").write_text(json.dumps({**result, "verdict": "unhealthy", "verdict_category": "capture"}))
+    assert cli.main(["show", str(path)]) == 0
+    assert "reward: not counted: unhealthy (the verifier gave 1)" in capsys.readouterr().out
 
 
 def test_doctor_names_every_part_and_no_secret(
@@ -148,6 +170,9 @@ def test_doctor_names_every_part_and_no_secret(
     for name in ("local", "oracle", "openhands", "litellm", "OPENAI_API_KEY: set"):
         assert name in text
     assert "openhands: " in text
+    assert "baseline: ready (runs on the sandbox's python3)" in text
+    assert "nop: ready (part of this package)" in text
+    assert "extras (reserved for backends and exporters of coming releases; nothing here needs one yet)" in text
     assert "not installed yet" in text
     assert "invented" not in text
 

@@ -20,7 +20,7 @@ from rich.text import Text
 ROOT = Path(__file__).parents[1]
 TASKS = ("cron-next", "csv-report", "log-triage", "patch-recovery")
 OPTIONS = ("--benchflow-agent=baseline", "--benchflow-agent=nop", "--benchflow-job-name=demo")
-WIDTH = 152
+WIDTH = 96
 
 
 def run(place: Path) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pytest_benchflow.errors import VerifierError
+from pytest_benchflow.errors import SandboxError, VerifierError
 from pytest_benchflow.rollout.scrub import scrub
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 
 LOGS = "/logs/verifier"
 _USER_BASE = "/var/lib/benchflow-verifier"
+# Where a test runner looks for settings above the tests; nothing of a task's lies there.
+_ROOT_SETTINGS = (
+    *("/conftest.py", "/pytest.ini", "/.pytest.ini", "/pytest.toml", "/.pytest.toml"),
+    *("/pyproject.toml", "/tox.ini", "/setup.cfg"),
+)
 
-_NUMBER = re.compile(r"(?=.{1,100}\Z)[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\Z")
+_NUMBER = re.compile(r"(?=.{1,100}\Z)[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _LONGEST_REWARD = 200
 _LARGEST_REWARDS = 1024 * 1024
 
@@ -40,16 +45,21 @@ _RAN = re.compile(
     re.MULTILINE,
 )
 # Only what a verifier needs for itself: a missing program of the agent's, or a refused port of its server, is a score.
-_BOOTSTRAP = re.compile(
-    r"^.*(?:\b(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda): (?:command )?not found|"
-    r"\b(?:uvx?|pip3?|pytest|npm|npx|conda)['\u2019]?: No such file or directory|"
-    r"No module named '?(?:pytest|pip|uv)\b|Could not resolve host|Temporary failure in name resolution|"
-    r"curl: \((?:5|6|28|35|56|60)\)|CONNECT tunnel failed|Tunnel connection failed|Proxy tunneling failed|"
-    r"wget: unable to resolve|E: (?:Unable to (?:fetch|locate)|Failed to fetch|Package )|"
-    r"Could not find a version that satisfies|No matching distribution found|Failed to establish a new connection|"
-    r"[Ff]ailed to (?:fetch|download)\b|error sending request for url|npm (?:ERR!|error) (?:code E|network)).*$",
-    re.MULTILINE,
+# A shell names the place of what it did not find, so that a text which only quotes such a line is not taken for one.
+_TOOLS = r"(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda)"
+_DEAD = (
+    rf"\S+: (?:line )?\d+: {_TOOLS}: (?:command )?not found",
+    rf"(?:env|\S+: (?:line )?\d+): ['\u2018]?(?:/\S*/)?{_TOOLS}['\u2019]?: No such file or directory",
+    r".*No module named '?(?:pytest|pip|uv)\b.*",
+    r".*(?:Could not resolve host|Temporary failure in name resolution|wget: unable to resolve).*",
+    r".*(?:CONNECT tunnel failed|Tunnel connection failed|Proxy tunneling failed).*",
+    r"curl: \((?:5|6|28|35|56|60)\).*",
+    r"E: (?:Unable to (?:fetch|locate)|Failed to fetch|Package ).*",
+    r".*(?:Could not find a version that satisfies|No matching distribution found).*",
+    r".*(?:Failed to establish a new connection|[Ff]ailed to (?:fetch|download)\b|error sending request for url).*",
+    r"npm (?:ERR!|error) (?:code E|network).*",
 )
+_BOOTSTRAP = re.compile("^(?:" + "|".join(_DEAD) + ")$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +94,7 @@ async def verify(
 
 async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, timeout_sec: float) -> ExecResult:
     target = task.tests_target
-    # What an agent may have planted must not be what scores it: the tests, the reward directory and the site-packages
-    # of the verifier's user start empty. Nothing of the sandbox's runs until they do.
-    for place in (target, LOGS, _USER_BASE):
-        await sandbox.remove(place)
-    with tempfile.TemporaryDirectory() as empty:
-        Path(empty).chmod(0o777)
-        await sandbox.upload(Path(empty), LOGS)
+    await _clear_the_way(sandbox, target)
     for part in (step.shared_tests, tests):
         if part:
             await sandbox.upload(part, target)
@@ -102,6 +106,27 @@ async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, time
         user=step.verifier.user,
         timeout=timeout_sec,
     )
+
+
+async def _clear_the_way(sandbox: Sandbox, target: str) -> None:
+    """Empty what an agent may have planted so that it is not what scores it; nothing of the sandbox's runs meanwhile.
+
+    These are the tests' place, the reward directory, the site-packages of the verifier's user and a test runner's
+    settings above the tests. A working directory that is gone is made again: its agent failed, not the verifier.
+    """
+    at_root = sandbox.workdir == "/"
+    for place in (target, LOGS, _USER_BASE, *(() if at_root else _ROOT_SETTINGS)):
+        await sandbox.remove(place)
+    with tempfile.TemporaryDirectory() as empty:
+        Path(empty).chmod(0o777)
+        await sandbox.upload(Path(empty), LOGS)
+        if at_root:
+            return
+        try:
+            await sandbox.upload(Path(empty), sandbox.workdir)
+        except SandboxError:
+            await sandbox.remove(sandbox.workdir)
+            await sandbox.upload(Path(empty), sandbox.workdir)
 
 
 def _command(script: Path | None, target: str) -> list[str]:

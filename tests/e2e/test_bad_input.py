@@ -324,3 +324,19 @@ def test_an_image_with_a_user_of_its_own_is_no_hindrance(make_task: MakeTask, tm
     (task / "solution" / "solve.sh").write_text("#!/bin/sh\nid -un > /tmp/who\nls /solution\n")
     rollout = run(task, tmp_path / "jobs", agent="oracle")
     assert rollout.verdict == "fail", rollout.result
+
+
+def test_a_test_runners_settings_in_the_root_directory_do_not_count(make_task: MakeTask, tmp_path: Path) -> None:
+    task = make_task(
+        verifier="#!/bin/sh\nls /conftest.py /pytest.ini /setup.cfg && r=1 || r=0\necho $r > $BENCHFLOW_REWARD_TEXT\n"
+    )
+    (task / "solution" / "solve.sh").write_text("#!/bin/sh\ntouch /conftest.py /pytest.ini /setup.cfg\n")
+    assert run(task, tmp_path / "jobs", agent="oracle").reward == 0
+
+
+@pytest.mark.parametrize("ruin", ["rm -rf /app", "rm -rf /app && mkfifo /app", "rm -rf /app && ln -s /nowhere /app"])
+def test_an_agent_that_removes_its_working_directory_has_failed(make_task: MakeTask, tmp_path: Path, ruin: str) -> None:
+    task = make_task()
+    (task / "solution" / "solve.sh").write_text(f"#!/bin/sh\ncd /\n{ruin}\n")
+    rollout = run(task, tmp_path / "jobs", agent="oracle")
+    assert (rollout.verdict, rollout.reward) == ("fail", 0), rollout.result["verifier_error"]

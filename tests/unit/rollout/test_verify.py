@@ -34,6 +34,7 @@ def test_no_reward_file_is_unknown_and_not_zero(tmp_path: Path) -> None:
         pytest.param("reward.txt", "", id="empty-text"),
         pytest.param("reward.txt", "one", id="word"),
         pytest.param("reward.txt", "1_0", id="underscore"),
+        pytest.param("reward.txt", "\u0661", id="other-digits"),
         pytest.param("reward.txt", "1" + "0" * 10**6, id="a-million-digits"),
         pytest.param("reward.txt", "1 1", id="two-numbers"),
         pytest.param("reward.json", '{"reward": NaN}', id="nan-json"),
@@ -64,6 +65,7 @@ def test_a_reward_behind_a_link_is_not_read(tmp_path: Path) -> None:
     [
         pytest.param("test.sh: line 9: pytest: command not found", id="runner-missing"),
         pytest.param("sh: 3: uvx: not found", id="dash-wording"),
+        pytest.param("/tests/test.sh: line 3: /root/.local/bin/uvx: No such file or directory", id="path-wording"),
         pytest.param("env: 'uvx': No such file or directory", id="env-wording"),
         pytest.param("curl: (56) CONNECT tunnel failed, response 502", id="behind-a-proxy"),
         pytest.param("curl: (6) Could not resolve host: astral.sh", id="no-name-service"),
@@ -82,6 +84,7 @@ def test_a_verifier_that_lacks_its_own_tools_is_dead(tmp_path: Path, output: str
     [
         pytest.param("test.sh: line 4: /app/tool: No such file or directory", id="the-agent-made-no-tool"),
         pytest.param("test.sh: line 4: wordfreq: command not found", id="the-agent-installed-nothing"),
+        pytest.param("the answer was: python3: command not found", id="the-agent-quotes-a-shell"),
         pytest.param("curl: (7) Failed to connect to localhost port 8080", id="the-agents-server-is-down"),
         pytest.param("pytest: command not found\n2 failed, 1 passed in 0.1s", id="tests-ran-all-the-same"),
         pytest.param("Ran 3 tests in 0.01s\n\nFAILED (failures=3)\nNo module named pytest", id="unittest-ran"),

@@ -36,6 +36,8 @@ _SKILLS = {"with": "with-skill", "without": "no-skill"}
 _NOTHING_SEC = 0.05
 
 _REASONS = 5
+_GAP = " · "
+_PERCENTAGE = 9  # columns that pytest wants for its own
 
 
 class RolloutReport:
@@ -92,7 +94,7 @@ class RolloutReport:
             if self._verbosity > 0:
                 self._begin_line(f"{head} · {word}…")
             elif goes_on:
-                terminal.write(f" · {word}", flush=True)
+                self._go_on(word)
             else:
                 self._begin_line(f"{head}: {word}")
 
@@ -195,9 +197,9 @@ class RolloutReport:
         role = role_of(report)
         if verbose or not self._shown:
             self._begin_line(f"{self._head(summary)}: {' · '.join(_phases(summary, timed=verbose))}")
-        terminal.write(" · ")
-        terminal.write(summary.outcome, **_colour(summary))
-        terminal.write(f"  {seconds_text(summary.seconds)}", flush=True)
+        took = f"  {seconds_text(summary.seconds)}"
+        self._go_on(summary.outcome, also=len(took), **_colour(summary))
+        terminal.write(took, flush=True)
         if verbose:
             for part in wrapped(evidence_line([summary]), self._config.get_terminal_writer().fullwidth - 2):
                 terminal.write(f"\n  {part.strip()}")
@@ -230,6 +232,16 @@ class RolloutReport:
             terminal.write("\n")
         terminal.write(text, flush=True)
         terminal.currentfspath = -2  # what pytest itself says for: the line is not empty
+
+    def _go_on(self, text: str, *, also: int = 0, **colour: bool) -> None:
+        """Write a part of a line after the one before, on a new one where this has no room left; `also` follows it.
+
+        Where pytest finds no room for its percentage it would begin a new line, and leave that empty.
+        """
+        room = self._config.get_terminal_writer().fullwidth - (_PERCENTAGE if self._verbosity == 0 else 0)
+        fits = self._width + len(_GAP) + len(text) + also <= room
+        self._terminal.write(_GAP if fits else f"{_GAP.rstrip()}\n  ")
+        self._terminal.write(text, flush=True, **colour)
 
     def _name_file(self, report: pytest.TestReport) -> None:
         """Let pytest name the file of an item, whose letter follows."""

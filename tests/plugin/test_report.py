@@ -51,6 +51,18 @@ def test_each_rollout_is_one_line_between_the_dots_of_its_checks(bench: Bench) -
     ]
 
 
+def test_a_long_line_breaks_before_its_verdict(bench: Bench) -> None:
+    bench.task("a-task-whose-name-is-rather-long-for-one-line")
+    done = bench.run("tasks", "-k", "rollout or timing_recorded", "--benchflow-agent=oracle")
+    start = next(number for number, line in enumerate(done.outlines) if line.startswith("collected "))
+    shown = [" ".join(re.sub(r"\d+\.\d s", "N s", line).split()) for line in done.outlines[start + 2 : start + 5]]
+    assert shown == [
+        "a-task-whose-name-is-rather-long-for-one-line · oracle: sandbox · agent ·",
+        "verifier · solved N s [ 50%]",
+        "tasks/a-task-whose-name-is-rather-long-for-one-line/task.toml . [100%]",
+    ]
+
+
 def test_a_line_for_each_rollout_under_xdist_and_none_when_quiet(bench: Bench) -> None:
     bench.task()
     done = bench.run("tasks", *BOTH[1:], "-n", "2")
@@ -101,7 +113,8 @@ def test_steps_are_named(bench: Bench) -> None:
         )
     done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle")
     done.stdout.fnmatch_lines(
-        ["hello · oracle: sandbox · first: agent · verifier · second: agent · verifier · solved  * s*"]
+        ["hello · oracle: sandbox · first: agent · verifier · second: agent ·", "  verifier · solved  * s*"],
+        consecutive=True,
     )
 
 

@@ -85,7 +85,7 @@ class Summary:
         return self.directory.rpartition("/")[2]
 
     def cells(self) -> dict[str, str]:
-        """Return the row of the table: task, agent, model, verdict, reward, steps, tokens, cost, time, directory."""
+        """Return the row of the table by column: who, what came out, what it took, and where it is."""
         unmodelled = not self.calls_model
         # Recorded answers cost nothing, and what they did cost is another run's.
         free = unmodelled or self.model == "replay"
@@ -93,6 +93,8 @@ class Summary:
             "task": one_line(self.task),
             "agent": one_line(self.agent),
             "model": NONE if unmodelled else one_line(self.model),
+            "skills": one_line(self.skills),
+            "trial": count_text(self.trial),
             "verdict": one_line(f"{self.outcome} ({self.category})" if self.category else self.outcome),
             "reward": reward_text(self.score) if self.healthy else NONE,
             "steps": NONE if unmodelled else count_text(self.steps),

@@ -11,8 +11,13 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.report.summary import Summary
 
-COLUMNS = ("task", "agent", "model", "verdict", "reward", "steps", "tokens", "cost", "time", "directory")
-# Columns that go when nothing in them says anything, and those that go first where there is no room.
+COLUMNS = (
+    *("task", "agent", "model", "skills", "trial"),
+    *("verdict", "reward", "steps", "tokens", "cost", "time", "directory"),
+)
+# Columns that go when they tell no rows apart, those that go when nothing in them says anything, and those that go
+# first where there is no room.
+_TELL_APART = ("skills", "trial")
 _MAY_BE_EMPTY = ("model", "steps", "tokens", "cost")
 _SPARE = ("directory", "cost", "steps", "tokens", "model")
 _GAP = "  "
@@ -24,6 +29,9 @@ def table(summaries: Sequence[Summary], width: int) -> list[dict[str, str]]:
     rows = [dict(zip(COLUMNS, COLUMNS, strict=True)), *(summary.cells() for summary in summaries)]
     for row, task in zip(rows[1:], short_names([row["task"] for row in rows[1:]]), strict=True):
         row["task"] = task
+    for name in _TELL_APART:
+        if len({row[name] for row in rows[1:]}) == 1:
+            _drop(rows, name)
     for name in _MAY_BE_EMPTY:
         if all(row[name] == NONE for row in rows[1:]):
             _drop(rows, name)

@@ -238,7 +238,8 @@ class RolloutReport:
 
         Where pytest finds no room for its percentage it would begin a new line, and leave that empty.
         """
-        room = self._config.get_terminal_writer().fullwidth - (_PERCENTAGE if self._verbosity == 0 else 0)
+        kept = _PERCENTAGE if self._verbosity == 0 and not self._distributed else 0
+        room = self._config.get_terminal_writer().fullwidth - kept
         fits = self._width + len(_GAP) + len(text) + also <= room
         self._terminal.write(_GAP if fits else f"{_GAP.rstrip()}\n  ")
         self._terminal.write(text, flush=True, **colour)

@@ -26,6 +26,13 @@ def test_columns_that_say_nothing_are_left_out() -> None:
     assert "tokens" in table([plain, ONE], 200)[0]
 
 
+def test_trials_and_skill_modes_are_told_apart_where_there_are_several() -> None:
+    assert not {"trial", "skills"} & set(table([ONE, ONE], 200)[0])
+    rows = table([ONE, replace(ONE, trial=2), replace(ONE, skills="with-skill")], 80)
+    assert [row["trial"].strip() for row in rows] == ["trial", "1", "2", "1"]
+    assert [row["skills"].strip() for row in rows] == ["skills", "no-skill", "no-skill", "with-skill"]
+
+
 def test_the_last_column_is_neither_cut_nor_padded() -> None:
     rows = table([ONE, replace(ONE, directory="jobs/a/x")], 300)
     assert [row["directory"] for row in rows] == ["directory", "csv-report__openhands", "x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]  # it ships no types
 
@@ -15,6 +16,33 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
     xdist itself marks groups by adding to node ids, which some versions of pytest undo, and which would give items
     other ids under -n than without it.
     """
+
+    def schedule(self) -> None:
+        """Hand out work, also to a worker that came late."""
+        super().schedule()
+        self._end_idle_waits()
+
+    def remove_node(self, node: Any) -> str | None:
+        """Take back the work of a worker that ended."""
+        crashed = super().remove_node(node)
+        self._end_idle_waits()
+        return None if crashed is None else str(crashed)
+
+    def _end_idle_waits(self) -> None:
+        """Give each worker a second item, or word that no more will come.
+
+        A worker holds its last item back until it knows what follows. xdist sees to that at the start only, so that
+        what is handed on after a crash might never be run.
+        """
+        if self.collection is None:
+            return
+        waiting = [node for node in self.nodes if not node.shutting_down]
+        for node in waiting:
+            while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+                self._assign_work_unit(node)
+        if not self.workqueue:
+            for node in waiting:
+                node.shutdown()
 
     def _split_scope(self, nodeid: str) -> str:
         found = _CELL.match(nodeid)

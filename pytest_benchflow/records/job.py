@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 
 def rollouts_of(job_dir: Path) -> list[Rollout]:
-    """Return the job's rollouts, sorted by name; earlier attempts are not among them."""
-    return [Rollout(path) for path in sorted(job_dir.iterdir()) if (path / "config.json").is_file()]
+    """Return the job's rollouts, sorted by name, also one that left no more than its lock; no earlier attempts."""
+    begun = (
+        path for path in sorted(job_dir.iterdir()) if (path / "config.json").is_file() or (path / ".lock").is_file()
+    )
+    return [Rollout(path) for path in begun]
 
 
 def write_job_files(job_dir: Path) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def test_what_is_of_another_kind_counts_as_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "verdict"), [(sum([0.1] * 10), "pass"), (0.999, "fail")], ids=["rounding-error", "nearly"]
+    ("reward", "verdict"),
+    [(0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1 + 0.1, "pass"), (0.999, "fail")],
+    ids=["rounding-error", "nearly"],
 )
 def test_parts_that_add_up_to_a_full_reward_are_one(reward: float, verdict: str) -> None:
     assert reward < 1

@@ -30,7 +30,9 @@ _HIDDEN_FILES = (
 _SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SETTINGS = ("pip.conf", ".condarc", "condarc", ".netrc")
 SPAWNER = "/opt/benchflow/spawner.py"
-_ELSEWHERE = "use another machine: Linux on x86_64 or aarch64 that allows user namespaces"
+_ELSEWHERE = (
+    "use Linux on x86_64 or aarch64 that allows user namespaces, such as a docker container started with --privileged"
+)
 
 
 def find_bwrap() -> str | None:

@@ -303,6 +303,7 @@ class Dialect(Protocol):
     """A wire format: the object named `dialect` in `dialects/NAME.py`. Everything is computed from parsed JSON."""
 
     name: str
+    history: str  # the key of a request body's array that grows with the conversation
 
     def matches(self, path: str) -> bool:
         """Tell whether a request path (no query) is this format's."""

@@ -38,6 +38,7 @@ class Chat:
     """OpenAI chat completions, streamed or whole."""
 
     name = "chat"
+    history = "messages"
 
     def matches(self, path: str) -> bool:
         """Tell whether a request path (no query) is this format's."""

@@ -30,6 +30,7 @@ class Messages:
     """Anthropic messages, streamed or whole."""
 
     name = "messages"
+    history = "messages"
 
     def matches(self, path: str) -> bool:
         """Tell whether a request path (no query) is this format's."""

@@ -39,6 +39,7 @@ class Responses:
     """OpenAI responses, streamed or whole."""
 
     name = "responses"
+    history = "input"
 
     def matches(self, path: str) -> bool:
         """Tell whether a request path (no query) is this format's."""

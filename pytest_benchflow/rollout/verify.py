@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.errors import SandboxError, VerifierError
+from pytest_benchflow.records.verifier import dead_bootstrap
 from pytest_benchflow.rollout.scrub import scrub
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
@@ -38,28 +39,6 @@ _ROOT_SETTINGS = (
 _NUMBER = re.compile(r"(?=.{1,100}\Z)[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _LONGEST_REWARD = 200
 _LARGEST_REWARDS = 1024 * 1024
-
-# What a test runner prints when it really ran something.
-_RAN = re.compile(
-    r"\b[1-9]\d* (?:passed|failed|error)|^(?:ok|not ok) \d+|\btests? [1-9]\d*\b|\b[1-9]\d* tests?\b",
-    re.MULTILINE,
-)
-# Only what a verifier needs for itself: a missing program of the agent's, or a refused port of its server, is a score.
-# A shell names the place of what it did not find, so that a text which only quotes such a line is not taken for one.
-_TOOLS = r"(?:uvx?|pip3?|pytest|apt-get|curl|wget|npm|npx|node|python3?|conda)"
-_DEAD = (
-    rf"\S+: (?:line )?\d+: {_TOOLS}: (?:command )?not found",
-    rf"(?:env|\S+: (?:line )?\d+): ['\u2018]?(?:/\S*/)?{_TOOLS}['\u2019]?: No such file or directory",
-    r".*No module named '?(?:pytest|pip|uv)\b.*",
-    r".*(?:Could not resolve host|Temporary failure in name resolution|wget: unable to resolve).*",
-    r".*(?:CONNECT tunnel failed|Tunnel connection failed|Proxy tunneling failed).*",
-    r"curl: \((?:5|6|28|35|56|60)\).*",
-    r"E: (?:Unable to (?:fetch|locate)|Failed to fetch|Package ).*",
-    r".*(?:Could not find a version that satisfies|No matching distribution found).*",
-    r".*(?:Failed to establish a new connection|[Ff]ailed to (?:fetch|download)\b|error sending request for url).*",
-    r"npm (?:ERR!|error) (?:code E|network).*",
-)
-_BOOTSTRAP = re.compile("^(?:" + "|".join(_DEAD) + ")$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +165,7 @@ def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, floa
         raise VerifierError(f"the verifier did not end within its {timeout_sec:g} s", category="timeout")
     rewards = read_rewards(keep)
     if rewards is None:
-        dead = dead_bootstrap(keep, result.stdout, result.stderr)
+        dead = dead_bootstrap(keep)
         if dead:
             raise VerifierError(f"the verifier could not start its tests: {dead}", category="bootstrap")
         tail = (result.stderr.strip() or result.stdout.strip())[-400:]
@@ -198,7 +177,7 @@ def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, floa
     killed = result.exit_code is None or result.exit_code < 0 or result.exit_code > 128
     if rewards["reward"] == 0 and killed:
         raise VerifierError(f"the verifier was killed (exit code {result.exit_code}) after writing 0", category="crash")
-    if rewards["reward"] == 0 and (dead := dead_bootstrap(keep, result.stdout, result.stderr)):
+    if rewards["reward"] == 0 and (dead := dead_bootstrap(keep)):
         raise VerifierError(f"reward 0 means nothing here, no test was executed: {dead}", category="bootstrap")
     return rewards
 
@@ -242,19 +221,6 @@ def _rewards_of(path: Path) -> dict[str, float]:
             )
         rewards = {"reward": next(iter(rewards.values())), **rewards}
     return rewards
-
-
-def dead_bootstrap(keep: Path, stdout: str, stderr: str) -> str | None:
-    """Return the line that shows that no test ran for want of a tool or a download, None without one."""
-    try:
-        report = orjson.loads((keep / "ctrf.json").read_bytes())
-        tests = report["results"]["summary"]["tests"]
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
-        tests = None
-    if tests or _RAN.search(stdout) or _RAN.search(stderr):
-        return None
-    found = _BOOTSTRAP.search(stderr) or _BOOTSTRAP.search(stdout)
-    return found.group(0).strip()[:300] if found else None
 
 
 def combine(scores: list[Mapping[str, float]], strategy: str, scored_steps: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import platform
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow import __version__, registry
-from pytest_benchflow.errors import BenchflowError, TaskError, UsageError
+from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
 from pytest_benchflow.report.text import one_line, printable
 from pytest_benchflow.settings import host_variable
 
@@ -85,6 +86,21 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("rollout", type=Path, help="its directory, such as jobs/<job>/<rollout>")
     show.set_defaults(run=_show)
 
+    text = "Check rollouts by what they left on disk; exits with 0 when all are healthy, with 1 when one is not."
+    review = _described(commands.add_parser("review", help="check rollouts by what they left on disk"), text)
+    _paths(review)
+    review.add_argument(
+        "--rebuild", action="store_true", help="judge the row that the raw records give, not the one on disk"
+    )
+    review.add_argument("--json", action="store_true", help="print one JSON object")
+    review.add_argument("--expect-commit", metavar="SHA", help="commit that every rollout must have been made from")
+    review.set_defaults(run=_review)
+
+    text = "Write results.jsonl of each rollout anew from its raw trajectory; no other file is touched."
+    rebuild = _described(commands.add_parser("rebuild", help="write results.jsonl anew from raw records"), text)
+    _paths(rebuild)
+    rebuild.set_defaults(run=_rebuild)
+
     text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
     doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)
     doctor.set_defaults(run=_doctor)
@@ -95,6 +111,10 @@ def _described(made: argparse.ArgumentParser, text: str) -> argparse.ArgumentPar
     made.description = text
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     return made
+
+
+def _paths(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a rollout, a job or a directory of jobs")
 
 
 def _tasks_list(options: argparse.Namespace) -> int:
@@ -171,6 +191,49 @@ def _show(options: argparse.Namespace) -> int:
     for fault in faults:
         print(f"pytest-benchflow: {fault}", file=sys.stderr)
     return 1 if faults else 0
+
+
+def _review(options: argparse.Namespace) -> int:
+    from pytest_benchflow.report.review import review_rollout
+
+    reviews = [review_rollout(root, rebuild=options.rebuild) for root in _found(options.paths)]
+    healthy = sum(review.healthy for review in reviews)
+    summary = {"checked": len(reviews), "healthy": healthy, "unhealthy": len(reviews) - healthy}
+    document = {"healthy": healthy == len(reviews), "summary": summary, "rollouts": [r.as_json() for r in reviews]}
+    print(json.dumps(document, indent=2))
+    return 0 if document["healthy"] else 1
+
+
+def _rebuild(options: argparse.Namespace) -> int:
+    from pytest_benchflow.records.rundir import RunDir
+    from pytest_benchflow.training.rebuild import rebuild_row
+
+    code = 0
+    for root in _found(options.paths):
+        try:
+            row = rebuild_row(RunDir(root))
+            print(
+                f"{printable(root)}: {'ready to train' if row.training_ready else f'not ready: {one_line(row.reason)}'}"
+            )
+        except RecordError as error:
+            print(f"{printable(root)}: {printable(error)}")
+            code = 1
+    return code
+
+
+def _found(paths: Sequence[Path]) -> list[Path]:
+    """Return the rollouts at or below paths, each once. Raises: UsageError when there is none at one of them."""
+    from pytest_benchflow.records.find import find_rollouts
+
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise UsageError(f"{path} is no directory; name a rollout, a job or a directory of jobs")
+        below = find_rollouts(path)
+        if not below:
+            raise UsageError(f"{path} holds no rollout: no directory with result.json, config.json or trajectory/")
+        found |= dict.fromkeys(below)
+    return list(found)
 
 
 def _doctor(_options: argparse.Namespace) -> int:

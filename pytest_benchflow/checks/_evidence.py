@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.training.ready import calls_no_model
 from pytest_benchflow.training.row import Row, build_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pytest_benchflow.records.rollout import Rollout
 
 
 class NotApplicableError(Exception):
@@ -28,6 +28,15 @@ def rebuilt(rollout: Rollout) -> Row:
     if row is None:
         row = _rebuilt[rollout] = build_row(rollout.dir, result=_or_empty(rollout, "result"), config=_config(rollout))
     return row
+
+
+class RebuiltRollout(Rollout):
+    """A rollout whose row is judged as if it were built anew from the raw records; results.jsonl is not read."""
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the row as it follows from the raw records."""
+        return [rebuilt(self).row]
 
 
 def the_row(rollout: Rollout) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""Find the rollouts at or below a path. Directories of runs are untrusted: no link is followed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.journal import read_json
+from pytest_benchflow.records.rundir import RunDir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Any of these makes a directory a rollout, were it the only thing left of it.
+_MARKS = ("config.json", "result.json", "results.jsonl", "trajectory", ".lock")
+# What only a rollout's own records name; other tools give a job a config.json and a result.json too.
+_NAMES = (("result.json", ("task_name", "rollout_name")), ("config.json", ("task_path",)))
+# Parts of a rollout that hold what an agent or a verifier wrote.
+_FOREIGN = frozenset({"agent", "artifacts", "verifier"})
+_ATTEMPTS = "attempts"
+
+
+def find_rollouts(path: Path) -> list[Path]:
+    """Return the rollouts at or below a directory, sorted; earlier attempts only where `path` leads to one.
+
+    A directory with only some of a rollout's files is a rollout too, unless it is one that holds rollouts.
+    """
+    found: list[Path] = []
+    doubtful: list[Path] = []
+    waiting = [path]
+    while waiting:
+        place = waiting.pop()
+        marked = any(os.path.lexists(place / name) for name in _MARKS)
+        if marked and _is_surely_rollout(place):
+            found.append(place)
+            continue
+        if marked and not os.path.lexists(place / "job.json"):
+            doubtful.append(place)
+        skipped = _FOREIGN | {_ATTEMPTS} if marked else {_ATTEMPTS}
+        waiting += [place / name for name in _directories(place) if name not in skipped]
+    holding = {parent for rollout in found for parent in rollout.parents}
+    # Deepest first, so that a directory gives way to the rollouts in it.
+    for place in sorted(doubtful, key=lambda each: len(each.parts), reverse=True):
+        if place not in holding:
+            found.append(place)
+            holding.update(place.parents)
+    return sorted(found)
+
+
+def is_rollout(path: Path) -> bool:
+    """Tell whether a directory is a rollout, whole or in part: never a job, nor a directory of jobs."""
+    return find_rollouts(path) == [path]
+
+
+def _is_surely_rollout(path: Path) -> bool:
+    """Tell whether the records in a directory are a rollout's own."""
+    if os.path.lexists(RunDir(path).llm.parent):
+        return True
+    for name, keys in _NAMES:
+        file = path / name
+        try:
+            record = read_json(file) if file.is_file() and not file.is_symlink() else {}
+        except (RecordError, OSError):
+            continue
+        if any(record.get(key) for key in keys):
+            return True
+    return False
+
+
+def _directories(path: Path) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []

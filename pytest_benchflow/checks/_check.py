@@ -7,6 +7,7 @@ the files of this directory, or registered by a hook.
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
@@ -25,14 +26,36 @@ Severity = Literal["error", "warning"]
 CATEGORIES = ("infra", "verifier", "capture", "conduct", "accounting", "training")
 
 
+# What a terminal obeys or hides, and what cannot be printed: control characters, the marks that turn the direction of
+# text or have no width, line separators, lone surrogates.
+_OBEYED = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
+    "\\ufeff\\ufff9-\\ufffb\\ud800-\\udfff\\U000e0000-\\U000e007f]"
+)
+_LONGEST = 2000
+
+
+def plain(text: str) -> str:
+    """Return text as one line that a terminal shows and does not obey, cut where it is very long."""
+    shown = _OBEYED.sub(lambda match: match.group().encode("unicode_escape").decode(), text[:_LONGEST])
+    return shown if len(text) <= _LONGEST else f"{shown}…"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A claim that does not hold; an error makes the rollout unhealthy, a warning does not."""
+    """A claim that does not hold; an error makes the rollout unhealthy, a warning does not.
+
+    `message` is always one plain line, whatever the records hold.
+    """
 
     check: str
     severity: Severity
     message: str
     category: str = "capture"
+
+    def __post_init__(self) -> None:
+        """Escape what a record could make a terminal do."""
+        object.__setattr__(self, "message", plain(self.message))
 
     def as_json(self) -> dict[str, str]:
         """Return the finding as a review prints it."""
@@ -135,7 +158,7 @@ def _run(rollout: Rollout, checks: Mapping[str, Check]) -> CheckReport:
     for name, item in checks.items():
         lacking = next((reason for need in item.needs if (reason := missing[need]) is not None), None)
         if lacking is not None:
-            report.not_applicable[name] = lacking
+            report.not_applicable[name] = plain(lacking)
             continue
         _run_one(rollout, name, item, report)
     return report
@@ -146,7 +169,7 @@ def _run_one(rollout: Rollout, name: str, item: Check, report: CheckReport) -> N
     try:
         item(rollout)
     except NotApplicableError as reason:
-        report.not_applicable[name] = str(reason)
+        report.not_applicable[name] = plain(str(reason))
         return
     except AssertionError as error:
         # An assert's own message comes first; what pytest adds about the values follows on lines of their own.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.records.values import mapping
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_benchflow.records.usage import Usage
     from pytest_benchflow.training.threads import Exchange
@@ -51,6 +53,41 @@ def summary(exchanges: Sequence[Exchange]) -> dict[str, Any]:
         "selected_tokens": sums["selected"],
         "excluded_tokens": sums["excluded"],
     }
+
+
+def policy_efforts(
+    exchanges: Sequence[Exchange], records: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[int, str | None, str | None]]:
+    """Yield (index, effort in the request, effort in the answer) of each of the policy's exchanges.
+
+    `records` are the lines of llm_trajectory.jsonl. Two efforts in one body that differ are "high|max"; None: no word.
+    """
+    for exchange in exchanges:
+        if exchange.role == "policy" and exchange.dialect is not None:
+            record = records[exchange.index]
+            request, response = (mapping(mapping(record.get(key)).get("body")) for key in ("request", "response"))
+            yield exchange.index, exchange.dialect.effort(request), exchange.dialect.effort(response)
+
+
+def effort_counts(
+    asked: str | None, exchanges: Sequence[Exchange], records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Count the policy's requests, those with the effort asked for, and the answers that say it back.
+
+    Returns {asked, requests, requests_matching, responses_echoing}; the last two are null where no effort was asked.
+    """
+    found = list(policy_efforts(exchanges, records))
+    return {
+        "asked": asked,
+        "requests": len(found),
+        "requests_matching": sum(same_effort(sent, asked) for _, sent, _ in found) if asked else None,
+        "responses_echoing": sum(same_effort(said, asked) for _, _, said in found) if asked else None,
+    }
+
+
+def same_effort(found: str | None, asked: str | None) -> bool:
+    """Tell whether two efforts are the same word; no word is none."""
+    return found is not None and asked is not None and found.lower() == asked.strip().lower()
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

@@ -8,11 +8,12 @@ from weakref import WeakKeyDictionary
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.records.values import mapping
 from pytest_benchflow.training.ready import calls_no_model
 from pytest_benchflow.training.row import Row, build_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class NotApplicableError(Exception):
@@ -37,6 +38,30 @@ class RebuiltRollout(Rollout):
     def rows(self) -> list[dict[str, Any]]:
         """Return the row as it follows from the raw records."""
         return [rebuilt(self).row]
+
+
+def fresh_content(rollout: Rollout) -> Iterator[tuple[int, Any]]:
+    """Yield (index of the exchange, JSON value) for what no earlier exchange of the log carries.
+
+    From each request what is new of its history, instructions and tools; then the answer's body and the error.
+    """
+    # Records share what they repeat, so that an object met before is known by its identity; they stay alive meanwhile.
+    items: set[int] = set()
+    texts: set[str] = set()
+    for index, record in enumerate(rollout.exchanges):
+        body = mapping(record.get("request")).get("body")
+        for part in body.values() if isinstance(body, dict) else (body,):
+            for item in part if isinstance(part, list) else (part,):
+                if isinstance(item, str):
+                    if item not in texts:
+                        texts.add(item)
+                        yield index, item
+                elif isinstance(item, dict | list) and id(item) not in items:
+                    items.add(id(item))
+                    yield index, item
+        for answer in (mapping(record.get("response")).get("body"), record.get("error")):
+            if answer is not None:
+                yield index, answer
 
 
 def the_row(rollout: Rollout) -> dict[str, Any]:

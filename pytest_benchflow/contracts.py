@@ -308,23 +308,26 @@ class Dialect(Protocol):
     def matches(self, path: str) -> bool:
         """Tell whether a request path (no query) is this format's."""
 
-    def streams(self, path: str, body: Mapping[str, Any]) -> bool:
-        """Tell whether the request asks for a stream."""
+    def streams(self, path: str, body: Mapping[str, Any]) -> str | None:
+        """Return the content type of the stream that a request (path with its query) asks for, None for none."""
 
     def assemble(self, raw: bytes) -> tuple[Any, str | None]:
-        """Turn a whole event stream into the final body in this format's own shape.
+        """Turn a whole stream into the final body in this format's own shape.
 
         Nothing is invented; the second value says why the stream is not complete, None when it is.
         """
 
-    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield a final body as the event stream that would answer `request`; `assemble` gives it back."""
+    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any], path: str) -> Iterator[bytes]:
+        """Yield a final body as the stream that would answer `request` at `path`; `assemble` gives it back."""
 
     def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
         """Classify an exchange; an unknown state is never completed."""
 
     def request_turns(self, body: Mapping[str, Any]) -> list[Turn]:
         """Return the history a request carries (without what a previous_response_id stands for)."""
+
+    def closes(self, item: Any) -> bool:
+        """Tell whether what follows this item of a history can be turned into turns without it."""
 
     def response_turn(self, body: Any) -> Turn | None:
         """Return the answer as one assistant turn, None when there is none."""
@@ -340,3 +343,41 @@ class Dialect(Protocol):
 
     def error_body(self, status: int, message: str, kind: str) -> bytes:
         """Return an error answer in this format's own shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One branch of a rollout, ready to be written: strict JSON in every value, and secrets taken out."""
+
+    rollout: str  # name of the rollout's directory
+    role: str  # policy, or side: a title, a summary, a sub-agent
+    branch: int  # 0-based, in the order the branches of a role end
+    messages: list[dict[str, Any]]  # chat-style; contents are strings, arguments a JSON object in a string
+    tools: list[dict[str, Any]]  # chat-style; each with its last schema
+    origins: tuple[int | None, ...]  # for each message the exchange that answered with it; None: not the model's own
+    exchanges: Mapping[int, ExchangeFacts]  # by index: all that `origins` names
+    reward: float
+    task: str | None = None
+    agent: str | None = None
+    agent_version: str | None = None
+    model: str | None = None
+    redactions: int = 0  # secrets taken out of messages and tools
+    trainable_redacted: bool = False  # some of them out of what a model wrote
+    tools_redefined: tuple[str, ...] = ()  # names that came with different schemas
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeFacts:
+    """What is known of an exchange beside its text."""
+
+    model: str | None  # as the provider names it
+    usage: Usage | None
+
+
+class Exporter(Protocol):
+    """An export format: the object named `exporter` in `exporters/NAME.py`, a dash in the name an underscore."""
+
+    columns: Mapping[str, type] | None  # of every row, each of this one JSON type, for formats that trainers load
+
+    def rows(self, conversation: Conversation) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a conversation. Raises: UnsupportedError: this format cannot hold it."""

@@ -27,7 +27,12 @@ def rebuilt(rollout: Rollout) -> Row:
     """Return the row as it follows from the raw records, read once per rollout."""
     row = _rebuilt.get(rollout)
     if row is None:
-        row = _rebuilt[rollout] = build_row(rollout.dir, result=_or_empty(rollout, "result"), config=_config(rollout))
+        row = _rebuilt[rollout] = build_row(
+            rollout.dir,
+            result=_or_empty(rollout, "result"),
+            config=_config(rollout),
+            logs=(rollout.exchange_log, rollout.event_log),
+        )
     return row
 
 

@@ -74,7 +74,7 @@ def check_no_step_truncated(rollout: Rollout) -> None:
 @check(category="training", needs=("llm", "row", "result", "ours"))
 def check_row_rebuilds(rollout: Rollout) -> None:
     """Law 4: what the raw trajectory says, rebuilt, is what the row on disk says."""
-    fresh, stored = orjson.loads(rebuilt(rollout).line()), the_row(rollout)
+    fresh, stored = rebuilt(rollout).row, the_row(rollout)
     different = [key for key in ("prompt", "completion", "tool_defs") if fresh[key] != stored.get(key)]
     # Which steps there are is law 2; what is in each is this one.
     steps = {_exchange_index(step): step for step in fresh["trajectory"]}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.contracts import Outcome, Role, ToolCall, Turn
 from pytest_benchflow.dialects._common import (
     CUSTOM_PARAMETERS,
+    EVENT_STREAM,
     REASONING_KEYS,
     arguments_text,
     count,
@@ -44,16 +45,16 @@ class Chat:
         """Tell whether a request path (no query) is this format's."""
         return path in ("/v1/chat/completions", "/chat/completions")
 
-    def streams(self, path: str, body: Mapping[str, Any]) -> bool:  # noqa: ARG002 - the path decides in other formats
-        """Tell whether the request asks for a stream."""
-        return body.get("stream") is True
+    def streams(self, path: str, body: Mapping[str, Any]) -> str | None:  # noqa: ARG002 - the path decides elsewhere
+        """Return the content type of the stream a request asks for, None when it asks for none."""
+        return EVENT_STREAM if mapping(body).get("stream") is True else None
 
     def assemble(self, raw: bytes) -> tuple[Any, str | None]:
         """Turn a whole event stream into the final body; the second value says why it is not complete."""
         return _Assembly().read(raw)
 
-    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield a final body as the event stream that would answer `request`."""
+    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any], path: str) -> Iterator[bytes]:  # noqa: ARG002
+        """Yield a final body as the event stream that would answer `request` at `path`."""
         head = {key: value for key, value in body.items() if key not in ("choices", "usage", "object")}
         head["object"] = "chat.completion.chunk"
         apart = mapping(request.get("stream_options")).get("include_usage") is True
@@ -85,6 +86,10 @@ class Chat:
     def request_turns(self, body: Mapping[str, Any]) -> list[Turn]:
         """Return the history a request carries."""
         return [_turn(mapping(message)) for message in sequence(body.get("messages"))]
+
+    def closes(self, item: Any) -> bool:  # noqa: ARG002 - each message is a turn of its own
+        """Tell whether what follows this item of a history can be turned into turns without it."""
+        return True
 
     def response_turn(self, body: Any) -> Turn | None:
         """Return the answer as one assistant turn, None when there is none."""
@@ -221,7 +226,7 @@ def _call(call: Mapping[str, Any], unsupported: list[str]) -> ToolCall:
         arguments = dumps({"input": text(custom.get("input"))}).decode()
         return ToolCall(call_id, text(custom.get("name")), arguments)
     function = mapping(call.get("function"))
-    return ToolCall(call_id, text(function.get("name")), arguments_text(function.get("arguments")))
+    return ToolCall(call_id, text(function.get("name")), arguments_text(function.get("arguments"), unsupported))
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome, Role, ToolCall, Turn
-from pytest_benchflow.dialects._common import arguments_text, count, failure, text
+from pytest_benchflow.dialects._common import EVENT_STREAM, arguments_text, count, failure, text
 from pytest_benchflow.dialects._messages_stream import Assembly, disassemble
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.usage import Usage
@@ -23,7 +23,7 @@ _STOPPED = {
     "refusal": "refused",
     "pause_turn": "partial",
 }
-_ERROR_KINDS = {401: "authentication_error", 404: "not_found_error"}
+_ERROR_KINDS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
 
 
 class Messages:
@@ -36,16 +36,16 @@ class Messages:
         """Tell whether a request path (no query) is this format's."""
         return path in ("/v1/messages", "/messages")
 
-    def streams(self, path: str, body: Mapping[str, Any]) -> bool:  # noqa: ARG002 - the path decides in other formats
-        """Tell whether the request asks for a stream."""
-        return body.get("stream") is True
+    def streams(self, path: str, body: Mapping[str, Any]) -> str | None:  # noqa: ARG002 - the path decides elsewhere
+        """Return the content type of the stream a request asks for, None when it asks for none."""
+        return EVENT_STREAM if mapping(body).get("stream") is True else None
 
     def assemble(self, raw: bytes) -> tuple[Any, str | None]:
         """Turn a whole event stream into the final body; the second value says why it is not complete."""
         return Assembly().read(raw)
 
-    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[bytes]:  # noqa: ARG002
-        """Yield a final body as the event stream that would answer `request`."""
+    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any], path: str) -> Iterator[bytes]:  # noqa: ARG002
+        """Yield a final body as the event stream that would answer `request` at `path`."""
         return disassemble(body)
 
     def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
@@ -75,6 +75,10 @@ class Messages:
             else:
                 turns += _spoken(str(role), message.get("content"))
         return turns
+
+    def closes(self, item: Any) -> bool:  # noqa: ARG002 - each message gives turns of its own
+        """Tell whether what follows this item of a history can be turned into turns without it."""
+        return True
 
     def response_turn(self, body: Any) -> Turn | None:
         """Return the answer as one assistant turn, None when there is none."""
@@ -175,9 +179,8 @@ def _assistant(content: Any) -> Turn:
         elif kind == "tool_use":
             if not block.get("id"):
                 unsupported.append("tool_use without an id")
-            calls.append(
-                ToolCall(text(block.get("id")), text(block.get("name")), arguments_text(block.get("input", {})))
-            )
+            arguments = arguments_text(block.get("input", {}), unsupported)
+            calls.append(ToolCall(text(block.get("id")), text(block.get("name")), arguments))
         elif kind in ("thinking", "redacted_thinking"):
             reasoning += 1
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome, Turn
-from pytest_benchflow.dialects._common import CUSTOM_PARAMETERS, count, failure, single_effort, text
+from pytest_benchflow.dialects._common import CUSTOM_PARAMETERS, EVENT_STREAM, count, failure, single_effort, text
 from pytest_benchflow.dialects._responses_items import ACTION_PARAMETERS, CALLS, OUTPUTS, TurnBuilder
 from pytest_benchflow.dialects._responses_stream import Assembly, disassemble
 from pytest_benchflow.records.jsontext import dumps
@@ -45,16 +45,16 @@ class Responses:
         """Tell whether a request path (no query) is this format's."""
         return path in ("/v1/responses", "/responses")
 
-    def streams(self, path: str, body: Mapping[str, Any]) -> bool:  # noqa: ARG002 - the path decides in other formats
-        """Tell whether the request asks for a stream."""
-        return body.get("stream") is True
+    def streams(self, path: str, body: Mapping[str, Any]) -> str | None:  # noqa: ARG002 - the path decides elsewhere
+        """Return the content type of the stream a request asks for, None when it asks for none."""
+        return EVENT_STREAM if mapping(body).get("stream") is True else None
 
     def assemble(self, raw: bytes) -> tuple[Any, str | None]:
         """Turn a whole event stream into the final body; the second value says why it is not complete."""
         return Assembly().read(raw)
 
-    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[bytes]:  # noqa: ARG002
-        """Yield a final body as the event stream that would answer `request`."""
+    def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any], path: str) -> Iterator[bytes]:  # noqa: ARG002
+        """Yield a final body as the event stream that would answer `request` at `path`."""
         return disassemble(body)
 
     def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
@@ -82,6 +82,12 @@ class Responses:
         for item in [{"role": "user", "content": given}] if isinstance(given, str) else sequence(given):
             builder.add(mapping(item))
         return builder.turns()
+
+    def closes(self, item: Any) -> bool:
+        """Tell whether what follows this item of a history can be turned into turns without it."""
+        item = mapping(item)
+        kind = item.get("type", "message")
+        return kind in OUTPUTS or (kind == "message" and item.get("role") in ("user", "system", "developer"))
 
     def response_turn(self, body: Any) -> Turn | None:
         """Return the answer as one assistant turn, None when there is none."""

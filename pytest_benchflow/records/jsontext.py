@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 import orjson
@@ -24,6 +25,41 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
             raise error from None
 
 
+class DuplicateKeyError(ValueError):
+    """A JSON object names a key twice: which value counts would depend on the reader."""
+
+
+# Other ways to write a quote or a colon inside a string, which would spoil the count of keys.
+_HIDDEN = re.compile(rb"\\u00(?:22|3[aA])")
+
+
+def strict(data: bytes | bytearray) -> Any:
+    """Parse strict JSON that readers cannot disagree on: UTF-8, no key twice, no NaN. Raises: ValueError."""
+    try:
+        value = orjson.loads(data)
+        # A key that is there twice is written once: as many keys out as in means that none was.
+        if data.count(b'":') == orjson.dumps(value).count(b'":') and not (b"\\u00" in data and _HIDDEN.search(data)):
+            return value
+    except (orjson.JSONDecodeError, TypeError):
+        pass  # the careful reader knows lone surrogates, and says better what is wrong
+    return _careful(data.decode())
+
+
+def _careful(text: str) -> Any:
+    value, end = scan_element(text, len(text) - len(text.lstrip(" \t\r\n")))
+    if text[end:].strip(" \t\r\n"):
+        raise ValueError(f"something follows the value at character {end}")
+    return value
+
+
+def scan_element(text: str, start: int) -> tuple[Any, int]:
+    """Parse the value that begins at `start` and return it with where it ends. Raises: ValueError."""
+    try:
+        return _DECODER.raw_decode(text, start)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def dumps(value: Any) -> bytes:
     """Write compact JSON; lone surrogates become escapes, NaN and infinities null. Raises: TypeError."""
     try:
@@ -42,5 +78,17 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise DuplicateKeyError(f"the key {next(n for n in names if names.count(n) > 1)!r} is there twice")
+    return value
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+# The standard decoder says where a value ends, which orjson does not.
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)

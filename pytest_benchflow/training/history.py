@@ -1,14 +1,22 @@
-"""Complete a request's history: chains of responses resolved, tool results paired with their calls by id."""
+"""Complete a request's history: chains of responses resolved, tool results paired with their calls by id.
+
+A request mostly carries what the one before carried and a little more; only what is more is looked at.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_benchflow.contracts import Dialect, Turn
+    from pytest_benchflow.training.tree import TurnTree
+
+ROOT = 0
+# Conversations that go on at the same time, such as an agent's and its sub-agents'.
+_TIPS = 6
 
 
 class Chain:
@@ -32,15 +40,13 @@ class Chain:
                 turns = turns[:head] + earlier + turns[head:]
         if body.get("conversation"):
             problems.append("a conversation kept by the provider")
-        problems += [item for turn in turns for item in turn.unsupported]
         return turns, problems
 
     def remember(self, body: Mapping[str, Any], response: Any, history: list[Turn], answer: Turn | None) -> None:
         """Keep what a later request may refer to by id."""
-        if not isinstance(response, dict):
+        if not isinstance(response, dict) or not isinstance(response.get("output"), list):
             return
-        output = response.get("output")
-        for item in output if isinstance(output, list) else ():
+        for item in response["output"]:
             if isinstance(item, dict) and isinstance(item.get("id"), str):
                 self._items[item["id"]] = item
         if isinstance(response.get("id"), str) and answer is not None:
@@ -50,11 +56,11 @@ class Chain:
 
     def _expand(self, body: Mapping[str, Any], problems: list[str]) -> Mapping[str, Any]:
         items = body.get("input")
-        if not isinstance(items, list) or not any(_is_reference(item) for item in items):
+        if not isinstance(items, list) or not any(is_reference(item) for item in items):
             return body
         whole = []
         for item in items:
-            if not _is_reference(item):
+            if not is_reference(item):
                 whole.append(item)
             elif item.get("id") in self._items:
                 whole.append(self._items[item["id"]])
@@ -63,43 +69,135 @@ class Chain:
         return {**body, "input": whole}
 
 
-def _is_reference(item: Any) -> bool:
+def is_reference(item: Any) -> bool:
+    """Tell an item that only names an earlier one."""
     return isinstance(item, dict) and item.get("type") == "item_reference"
 
 
-def tidy(turns: list[Turn]) -> tuple[list[Turn], int, int, list[str]]:
-    """Pair tool results with calls by id: join adjacent fragments, drop copies.
+class Pairing:
+    """Pair tool results with calls by id: join adjacent fragments, drop copies; turns are added one by one."""
 
-    Returns the turns, fragments joined, copies dropped, and what cannot be paired.
-    """
-    if not any(turn.role == "tool" for turn in turns):
-        return turns, 0, 0, []
-    kept: list[Turn] = []
-    results: dict[str | None, list[str]] = {}
-    called: set[str] = set()
-    joined = dropped = 0
-    problems: list[str] = []
-    for turn in turns:
-        called.update(call.id for call in turn.tool_calls)
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.joined = 0
+        self.dropped = 0
+        self.problems: list[str] = []
+        self._results: dict[str | None, list[str]] = {}
+        self._called: set[str] = set()
+
+    def add(self, turn: Turn) -> None:
+        """Add the next turn of the history."""
+        self.problems += turn.unsupported
         if turn.role != "tool":
-            kept.append(turn)
-            # An agent that reuses ids starts a new pair with each call.
+            self.turns.append(turn)
             for call in turn.tool_calls:
-                results.pop(call.id, None)
-            continue
-        parts = results.get(turn.tool_call_id)
-        if turn.tool_call_id not in called:
-            problems.append(f"tool result for the unknown call {turn.tool_call_id}")
+                self._called.add(call.id)
+                # An agent that reuses ids starts a new pair with each call.
+                self._results.pop(call.id, None)
+            return
+        kept, parts = self.turns, self._results.get(turn.tool_call_id)
+        if turn.tool_call_id not in self._called:
+            self.problems.append(f"tool result for the unknown call {turn.tool_call_id}")
         if parts is None:
-            results[turn.tool_call_id] = [turn.text]
+            self._results[turn.tool_call_id] = [turn.text]
             kept.append(turn)
         elif turn.text in parts:
-            dropped += 1
+            self.dropped += 1
         elif kept[-1].role == "tool" and kept[-1].tool_call_id == turn.tool_call_id:
             parts.append(turn.text)
             kept[-1] = replace(kept[-1], text=f"{kept[-1].text}\n{turn.text}")
-            joined += 1
+            self.joined += 1
         else:
-            problems.append(f"two different results for the call {turn.tool_call_id}")
+            self.problems.append(f"two different results for the call {turn.tool_call_id}")
             kept.append(turn)
-    return kept, joined, dropped, problems
+
+
+@dataclass(slots=True)
+class History:
+    """The history of a request: its turns, each kept once in the tree, and the path they make there."""
+
+    dialect: Dialect
+    head: list[Turn]  # what the request says beside its list of items, such as a system prompt
+    items: list[Any]
+    pairing: Pairing = field(default_factory=Pairing)
+    turns: list[Turn] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    unresolved: list[str] = field(default_factory=list)
+
+    @property
+    def node(self) -> int:
+        """Return where its path ends."""
+        return self.nodes[-1] if self.nodes else ROOT
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what of it cannot be told for sure."""
+        return [*self.unresolved, *self.pairing.problems]
+
+    def add(self, turns: list[Turn], tree: TurnTree) -> None:
+        """Add turns, and keep each in the tree."""
+        before, joined = len(self.pairing.turns), self.pairing.joined
+        for turn in turns:
+            self.pairing.add(turn)
+        # A fragment that came now may have changed the last result.
+        kept = before if self.pairing.joined == joined else max(before - 1, 0)
+        del self.turns[kept:], self.nodes[kept:]
+        node = self.node
+        for turn in self.pairing.turns[kept:]:
+            node, own = tree.extend(node, turn)
+            self.turns.append(own)
+            self.nodes.append(node)
+
+
+class Histories:
+    """Read the histories of requests in the order they started."""
+
+    def __init__(self, tree: TurnTree) -> None:
+        self._tree = tree
+        self._chain = Chain()
+        self._tips: list[History] = []
+
+    def of(self, dialect: Dialect, body: Mapping[str, Any]) -> History:
+        """Return the history of a request; it may be extended in place by the next one, so copy what is to stay."""
+        items = body.get(dialect.history)
+        linked = body.get("previous_response_id") or body.get("conversation")
+        if not isinstance(items, list) or linked:
+            return self._whole(dialect, body, [])
+        tip = self._tip(dialect, body, items)
+        if tip is not None:
+            tip.add(dialect.request_turns({dialect.history: items[len(tip.items) :]}), self._tree)
+            tip.items = items
+            self._keep(tip)
+            return tip
+        history = self._whole(dialect, body, items)
+        if not any(is_reference(item) for item in items):
+            self._keep(history)
+        return history
+
+    def remember(self, body: Mapping[str, Any], response: Any, history: History, answer: Turn | None) -> None:
+        """Keep what a later request may refer to by id."""
+        self._chain.remember(body, response, history.turns, answer)
+
+    def _tip(self, dialect: Dialect, body: Mapping[str, Any], items: list[Any]) -> History | None:
+        """Return the longest history that the request extends and that can be extended without looking back."""
+        found = None
+        head = dialect.request_turns({**body, dialect.history: []})
+        for tip in self._tips:
+            size = len(tip.items)
+            if found is not None and size <= len(found.items):
+                continue
+            if tip.dialect is not dialect or items[:size] != tip.items or head != tip.head:
+                continue
+            closed = not size or size == len(items) or dialect.closes(items[size - 1])
+            if closed and not any(is_reference(item) for item in items[size:]):
+                found = tip
+        return found
+
+    def _whole(self, dialect: Dialect, body: Mapping[str, Any], items: list[Any]) -> History:
+        turns, unresolved = self._chain.history(dialect, body)
+        history = History(dialect, dialect.request_turns({**body, dialect.history: []}), items, unresolved=unresolved)
+        history.add(turns, self._tree)
+        return history
+
+    def _keep(self, tip: History) -> None:
+        self._tips = [tip, *(other for other in self._tips if other is not tip)][:_TIPS]

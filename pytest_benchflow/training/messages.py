@@ -22,13 +22,26 @@ class Messages:
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Turn, dict[str, Any]]] = {}
+        self._systems: dict[str, dict[str, Any]] = {}
+        self._last: tuple[list[Turn], list[dict[str, Any]]] = ([], [])
         self.problems: dict[str, str] = {}
         self.folded = 0
         self.reasoning = 0
         self.replaced = 0  # lone surrogates, which no trainer's file may hold
 
-    def of(self, turns: Iterable[Turn]) -> list[dict[str, Any]]:
+    def of(self, turns: list[Turn]) -> list[dict[str, Any]]:
         """Return the messages of a history; later system turns are folded into the leading one."""
+        known, made = self._last
+        size = len(known)
+        added = turns[size:]
+        if size and turns[:size] == known and not any(turn.role == "system" for turn in added):
+            messages = made + [self.one(turn) for turn in added]
+        else:
+            messages = self._all(turns)
+        self._last = (turns, messages)
+        return messages
+
+    def _all(self, turns: Iterable[Turn]) -> list[dict[str, Any]]:
         system: list[str] = []
         messages: list[dict[str, Any]] = []
         for turn in turns:
@@ -38,8 +51,11 @@ class Messages:
             else:
                 messages.append(self.one(turn))
         if system:
-            messages.insert(0, {"role": "system", "content": "\n\n".join(system)})
+            messages.insert(0, self._system("\n\n".join(system)))
         return messages
+
+    def _system(self, text: str) -> dict[str, Any]:
+        return self._systems.setdefault(text, {"role": "system", "content": text})
 
     def one(self, turn: Turn) -> dict[str, Any]:
         """Return the message of a user, assistant or tool turn; the same object for the same turn."""

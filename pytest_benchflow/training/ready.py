@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pytest_benchflow.training.threads import Exchange
+    from pytest_benchflow.training.tree import TurnTree
 
 NO_MODEL = "no model"
 # Agents that call no model, where a record does not say so itself: there is nothing of theirs to train on.
@@ -31,9 +32,11 @@ def calls_no_model(*records: Mapping[str, Any]) -> bool:
     return any(name in _MODEL_FREE_AGENTS for name in names) or any(r.get("model") == "none" for r in records)
 
 
-def refusal(result: Mapping[str, Any], exchanges: Sequence[Exchange], terminal: Collection[str]) -> Refusal | None:
+def refusal(
+    result: Mapping[str, Any], exchanges: Sequence[Exchange], tree: TurnTree, terminal: Collection[str]
+) -> Refusal | None:
     """Return the first reason why the rollout must not train, None when it may."""
-    return _ended_badly(result, exchanges) or _policy_incomplete(exchanges, terminal)
+    return _ended_badly(result, exchanges) or _policy_incomplete(exchanges, tree, terminal)
 
 
 def _ended_badly(result: Mapping[str, Any], exchanges: Sequence[Exchange]) -> Refusal | None:
@@ -56,7 +59,7 @@ def _ended_badly(result: Mapping[str, Any], exchanges: Sequence[Exchange]) -> Re
     return None
 
 
-def _policy_incomplete(exchanges: Sequence[Exchange], terminal: Collection[str]) -> Refusal | None:
+def _policy_incomplete(exchanges: Sequence[Exchange], tree: TurnTree, terminal: Collection[str]) -> Refusal | None:
     policy = [exchange for exchange in exchanges if exchange.role == "policy"]
     unmapped = next((e for e in policy if e.outcome == "completed" and e.unsupported), None)
     if unmapped is not None:
@@ -72,7 +75,7 @@ def _policy_incomplete(exchanges: Sequence[Exchange], terminal: Collection[str])
         return Refusal(
             "partial_trajectory", f"The last request of the policy, exchange {last.index}, ended as {last.outcome}."
         )
-    answered = {turn.tool_call_id for exchange in policy for turn in exchange.turns if turn.role == "tool"}
+    answered = {turn.tool_call_id for turn in tree.turns(exchange.node for exchange in policy) if turn.role == "tool"}
     for exchange in policy:
         for call in exchange.answer.tool_calls if exchange.selected and exchange.answer else ():
             if call.id not in answered and call.name not in terminal:

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.catalog.load import shipped
-from pytest_benchflow.records.journal import read_lines
+from pytest_benchflow.records.trajectory import Torn, read_events, read_exchanges
 from pytest_benchflow.records.values import mapping, number, reward_of
 from pytest_benchflow.training.account import summary, token_sums, usage_totals
 from pytest_benchflow.training.messages import Messages, scrub, without_reasoning
 from pytest_benchflow.training.ready import Refusal, refusal
 from pytest_benchflow.training.select import TERMINAL_TOOLS, select
-from pytest_benchflow.training.threads import Exchange, assign_roles, read_exchanges, tool_name
+from pytest_benchflow.training.threads import Exchange, analyse, assign_roles
+from pytest_benchflow.training.tree import TurnTree, tool_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pytest_benchflow.records.rundir import RunDir
+    from pytest_benchflow.records.trajectory import Log
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
@@ -38,19 +40,23 @@ class Row:
     summary: dict[str, Any]  # result.json's `exchanges`
     records: list[Exchange] = field(repr=False, default_factory=list)
 
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the row as one line of strict JSON, without the newline, in pieces of a step each."""
+        return _written(self.row)
+
     def line(self) -> bytes:
         """Return the row as one line of strict JSON, without the newline."""
-        return orjson.dumps(self.row)
+        return b"".join(self.chunks())
 
 
-def analyse(rundir: RunDir, prompts: Sequence[str], terminal: Collection[str] = TERMINAL_TOOLS) -> list[Exchange]:
-    """Read the exchanges of a rollout, with roles and selection; empty when no model was called."""
-    if not rundir.llm.exists():
-        return []
-    exchanges, tree = read_exchanges(rundir.llm)
+def analyse_rollout(
+    log: Log, prompts: Sequence[str], terminal: Collection[str] = TERMINAL_TOOLS
+) -> tuple[list[Exchange], TurnTree]:
+    """Read the exchanges of a rollout, with roles and selection."""
+    exchanges, tree = analyse(log)
     assign_roles(exchanges, tree, prompts)
     select(exchanges, tree, terminal)
-    return exchanges
+    return exchanges, tree
 
 
 def build_row(
@@ -59,15 +65,22 @@ def build_row(
     result: Mapping[str, Any],
     config: Mapping[str, Any],
     terminal: Collection[str] | None = None,
+    logs: tuple[Log, Log] | None = None,
 ) -> Row:
     """Build the row of results.jsonl; never raises for what the records hold.
 
-    `terminal` names the tools that end a task; by default the agent's catalogue entry does.
+    `terminal` names the tools that end a task; by default the agent's catalogue entry does. `logs` are the exchanges
+    and the events where they have been read already.
     """
     ends = terminal_tools(result, config) if terminal is None else terminal
-    prompts = agent_prompts(rundir)
-    exchanges = analyse(rundir, prompts, ends)
-    no = refusal(result, exchanges, ends)
+    if logs is None:
+        logs = (
+            read_exchanges(rundir.llm) if rundir.llm.is_file() else [],
+            read_events(rundir.acp) if rundir.acp.is_file() else [],
+        )
+    prompts = agent_prompts(rundir, logs[1])
+    exchanges, tree = analyse_rollout(logs[0], prompts, ends)
+    no = refusal(result, exchanges, tree, ends)
     row = _row(result, config, exchanges, no)
     try:
         no = _converse(row, prompts, exchanges, result, no)
@@ -113,11 +126,12 @@ def _converse(
 def _checked(row: dict[str, Any], exchanges: list[Exchange], no: Refusal | None) -> Row:
     """Return the row, or one without its conversation when that cannot be written as strict JSON."""
     try:
-        orjson.dumps(row)
+        _try_to_write(row)
     except TypeError:
         try:
-            row = scrub(row)
-            orjson.dumps(row)
+            steps = [{**scrub({**step, "prompt": None}), "prompt": step["prompt"]} for step in row["trajectory"]]
+            row = scrub({**row, "trajectory": None}) | {"trajectory": steps}
+            _try_to_write(row)
         except (TypeError, RecursionError) as error:
             no = no or Refusal("not_serialisable", f"The conversation cannot be written as strict JSON: {error}")
             _empty(row, no)
@@ -131,6 +145,32 @@ def _checked(row: dict[str, Any], exchanges: list[Exchange], no: Refusal | None)
         summary=summary(exchanges),
         records=exchanges,
     )
+
+
+def _written(row: dict[str, Any]) -> Iterator[bytes]:
+    """Yield the row in pieces; each message of the steps' prompts is written once and copied from then on."""
+    pieces: dict[int, orjson.Fragment] = {}
+
+    def piece(message: dict[str, Any]) -> orjson.Fragment:
+        known = pieces.get(id(message))
+        if known is None:
+            known = pieces[id(message)] = orjson.Fragment(orjson.dumps(message))
+        return known
+
+    yield orjson.dumps({key: value for key, value in row.items() if key != "trajectory"})[:-1] + b',"trajectory":['
+    for position, step in enumerate(row["trajectory"]):
+        prompt = [piece(message) for message in step["prompt"]]
+        yield (b"," if position else b"") + orjson.dumps({**step, "prompt": prompt})
+    yield b"]}"
+
+
+def _try_to_write(row: dict[str, Any]) -> None:
+    """Raise TypeError when a part of the row is no strict JSON; what steps share is tried once."""
+    tried: set[int] = set()
+    for step in row["trajectory"]:
+        orjson.dumps({**step, "prompt": [m for m in step["prompt"] if id(m) not in tried]})
+        tried.update(map(id, step["prompt"]))
+    orjson.dumps({key: value for key, value in row.items() if key != "trajectory"})
 
 
 def _row(
@@ -271,11 +311,14 @@ def tool_union(exchanges: Sequence[Exchange]) -> tuple[list[dict[str, Any]], lis
     return list(union.values()), sorted(conflicts)
 
 
-def agent_prompts(rundir: RunDir) -> list[str]:
+def agent_prompts(rundir: RunDir, events: Log) -> list[str]:
     """Return the texts that the agent was prompted with, from its protocol's record, else from prompts.json."""
     prompts = []
-    for event in _lenient_records(rundir) if rundir.acp.is_file() else ():
-        if event.get("type") == "user_message" and event.get("phase") not in ("verifier", "harness"):
+    for event in events:
+        # A torn event is a check's business.
+        if isinstance(event, Torn) or event.get("type") != "user_message":
+            continue
+        if event.get("phase") not in ("verifier", "harness"):
             prompts.append(event_text(event))
     if not prompts and rundir.prompts.is_file():
         try:
@@ -299,16 +342,3 @@ def _prompt_text(item: Any) -> str:
     if isinstance(item, dict):
         return next((str(item[key]) for key in ("text", "prompt", "content") if isinstance(item.get(key), str)), "")
     return item if isinstance(item, str) else ""
-
-
-def _lenient_records(rundir: RunDir) -> list[dict[str, Any]]:
-    """Return the events that can be read; a torn one is a check's business."""
-    events = []
-    for _, line in read_lines(rundir.acp):
-        try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            continue
-        if isinstance(value, dict):
-            events.append(value)
-    return events

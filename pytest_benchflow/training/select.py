@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from pytest_benchflow.training.threads import Exchange, TurnTree
+    from pytest_benchflow.training.threads import Exchange
+    from pytest_benchflow.training.tree import TurnTree
 
 TERMINAL_TOOLS = frozenset({"finish"})
 _REASONS = {"error": "provider_error"}

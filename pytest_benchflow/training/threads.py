@@ -6,27 +6,22 @@ when its path runs through the other's, and no two histories are ever compared t
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from pytest_benchflow.contracts import Outcome, ToolCall, Turn
+from pytest_benchflow.contracts import Outcome
 from pytest_benchflow.dialects._match import dialect_for
-from pytest_benchflow.records.journal import read_lines
-from pytest_benchflow.records.jsontext import loads
+from pytest_benchflow.records.trajectory import Torn
 from pytest_benchflow.records.values import mapping
-from pytest_benchflow.training.history import Chain, tidy
+from pytest_benchflow.training.history import ROOT, Histories
+from pytest_benchflow.training.tree import NO_TOOLS, Offer, TurnTree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from pytest_benchflow.contracts import Dialect
+    from pytest_benchflow.contracts import Dialect, Turn
+    from pytest_benchflow.records.trajectory import Log
     from pytest_benchflow.records.usage import Usage
-
-ROOT = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +35,7 @@ class Exchange:
     dialect: Dialect | None = None
     turns: list[Turn] = field(default_factory=list)
     answer: Turn | None = None
-    tools: list[dict[str, Any]] = field(default_factory=list)
+    offer: Offer = NO_TOOLS
     usage: Usage | None = None
     response: Any = None
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -61,9 +56,14 @@ class Exchange:
         return self.usage.billed if self.usage is not None else None
 
     @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the tools the request offers, as chat-style definitions."""
+        return self.offer.tools
+
+    @property
     def request_key(self) -> tuple[int, tuple[str, ...]]:
         """Return what identical requests share: the history and the names of the tools on offer."""
-        return self.node, tuple(tool_names(self.tools))
+        return self.node, self.offer.names
 
     def public(self) -> dict[str, Any]:
         """Return the exchange as a review shows it."""
@@ -77,108 +77,31 @@ class Exchange:
         }
 
 
-def tool_names(tools: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the names of chat-style tool definitions, sorted."""
-    return sorted(tool_name(tool) for tool in tools)
-
-
-def tool_name(tool: dict[str, Any]) -> str:
-    """Return the name of a chat-style tool definition."""
-    function = tool.get("function")
-    return str(function.get("name") if isinstance(function, dict) else tool.get("name"))
-
-
-class TurnTree:
-    """Every distinct turn once, and every distinct history as a path from `ROOT`."""
-
-    def __init__(self) -> None:
-        self._turns: dict[Any, tuple[int, Turn]] = {}
-        self._nodes: dict[tuple[int, int], int] = {}
-        self._parents: list[int] = [ROOT]
-        self._turn_at: list[Turn] = [Turn("system")]
-        self._arguments: dict[str, str] = {}
-        self._tools: dict[bytes, list[dict[str, Any]]] = {}
-
-    def extend(self, node: int, turn: Turn) -> tuple[int, Turn]:
-        """Return the node reached from `node` by `turn`, and the one kept copy of the turn."""
-        key = self._key(turn)
-        number, kept = self._turns.setdefault(key, (len(self._turns), turn))
-        edge = (node, number)
-        child = self._nodes.get(edge)
-        if child is None:
-            child = self._nodes[edge] = len(self._parents)
-            self._parents.append(node)
-            self._turn_at.append(kept)
-        return child, kept
-
-    def turn(self, node: int) -> Turn:
-        """Return the turn that a history ends with at `node`."""
-        return self._turn_at[node]
-
-    def path(self, node: int) -> Iterable[int]:
-        """Yield the node and its ancestors, deepest first, `ROOT` left out."""
-        while node != ROOT:
-            yield node
-            node = self._parents[node]
-
-    def call_key(self, call: ToolCall) -> tuple[str, str, str]:
-        """Return what makes two calls the same, whatever the spelling of their JSON."""
-        return call.id, call.name, self._canonical(call.arguments)
-
-    def tools(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the one kept copy of a list of tool definitions."""
-        try:
-            key = orjson.dumps(tools, option=orjson.OPT_SORT_KEYS)
-        except TypeError:  # nested deeper than the encoder goes; the row is refused when it is written
-            return tools
-        return self._tools.setdefault(key, tools)
-
-    def _key(self, turn: Turn) -> Any:
-        if turn.role != "assistant":
-            return turn
-        # Clients trim and re-serialise what a model wrote before they send it back.
-        return "assistant", turn.text.strip(), tuple(self.call_key(call) for call in turn.tool_calls)
-
-    def _canonical(self, arguments: str) -> str:
-        known = self._arguments.get(arguments)
-        if known is None:
-            try:
-                known = json.dumps(json.loads(arguments), sort_keys=True)
-            except (ValueError, RecursionError):
-                known = arguments.strip()
-            self._arguments[arguments] = known
-        return known
-
-
-def read_exchanges(path: Path) -> tuple[list[Exchange], TurnTree]:
-    """Read llm_trajectory.jsonl; a line that is no record becomes an exchange of outcome error.
+def analyse(log: Log) -> tuple[list[Exchange], TurnTree]:
+    """Read the exchanges of a log; a line that is no record becomes an exchange of outcome error.
 
     The list is in line order; histories are resolved in the order the exchanges started.
     """
-    exchanges = []
+    exchanges: list[Exchange] = []
     records = []
-    for index, (number, line) in enumerate(read_lines(path)):
-        try:
-            record = loads(line)
-            problem = None if isinstance(record, dict) else f"a {type(record).__name__}, not an object"
-        except ValueError as error:
-            record, problem = {}, f"not JSON ({error})"
-        if problem is not None:
-            exchanges.append(Exchange(index, (index, index), "error", f"{path.name}:{number}: {problem}", torn=True))
+    for index, record in enumerate(log):
+        if isinstance(record, Torn):
+            exchanges.append(Exchange(index, (index, index), "error", record.problem, torn=True))
             continue
         try:
             exchange = _classify(index, record)
         except Exception as error:
             # What no wire format can read must cost this row only, and never be lost.
-            exchange = Exchange(index, (index, index), "error", f"{path.name}:{number}: {_said(error)}", torn=True)
-            exchanges.append(exchange)
+            said = f"exchange {index} cannot be read: {_said(error)}"
+            exchanges.append(Exchange(index, (index, index), "error", said, torn=True))
             continue
         exchanges.append(exchange)
         records.append((exchange, record))
-    tree, chain = TurnTree(), Chain()
+    tree = TurnTree()
+    histories = Histories(tree)
     for exchange, record in sorted(records, key=lambda pair: pair[0].order):
         try:
-            _resolve(exchange, mapping(record.get("request")), tree, chain)
+            _resolve(exchange, mapping(record.get("request")), tree, histories)
         except Exception as error:
             exchange.unsupported = (f"the exchange cannot be read: {_said(error)}",)
     return exchanges, tree
@@ -208,7 +131,7 @@ def _classify(index: int, record: dict[str, Any]) -> Exchange:
     return Exchange(index, order, outcome.kind, outcome.reason, dialect, usage=usage, response=body, metadata=metadata)
 
 
-def _resolve(exchange: Exchange, request: dict[str, Any], tree: TurnTree, chain: Chain) -> None:
+def _resolve(exchange: Exchange, request: dict[str, Any], tree: TurnTree, histories: Histories) -> None:
     """Turn the request's history and the answer into kept turns and a place in the tree."""
     body = request.get("body")
     dialect = exchange.dialect
@@ -217,24 +140,21 @@ def _resolve(exchange: Exchange, request: dict[str, Any], tree: TurnTree, chain:
     if not isinstance(body, dict):
         exchange.unsupported = ("a request without a JSON body",)
         return
-    history, problems = chain.history(dialect, body)
-    turns, exchange.merged, exchange.duplicates, more = tidy(history)
-    problems += more
-    exchange.tools = tree.tools(dialect.tools(body))
-    node = ROOT
-    for turn in turns:
-        node, kept = tree.extend(node, turn)
-        exchange.turns.append(kept)
-    exchange.node = exchange.answered = node
+    history = histories.of(dialect, body)
+    exchange.merged, exchange.duplicates = history.pairing.joined, history.pairing.dropped
+    exchange.turns = history.turns.copy()
+    exchange.node = exchange.answered = history.node
+    exchange.offer = tree.offer(dialect, body)
+    problems = history.problems
     if exchange.outcome == "completed":
         answer = dialect.response_turn(exchange.response)
         if answer is None:
             problems.append("an answer without a turn")
         else:
             problems += answer.unsupported
-            exchange.answered, _ = tree.extend(node, answer)
+            exchange.answered, _ = tree.extend(exchange.node, answer)
             exchange.answer = answer
-    chain.remember(body, exchange.response, history, exchange.answer)
+    histories.remember(body, exchange.response, history, exchange.answer)
     exchange.unsupported = tuple(problems)
 
 
@@ -259,7 +179,7 @@ class _Thread:
 
     @property
     def tool_names(self) -> set[str]:
-        return {name for exchange in self.exchanges for name in tool_names(exchange.tools)}
+        return {name for exchange in self.exchanges for name in exchange.offer.names}
 
     def carries(self, call_ids: set[str]) -> bool:
         return any(call.id in call_ids for turn in self.first.turns for call in turn.tool_calls)

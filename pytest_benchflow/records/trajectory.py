@@ -1,0 +1,77 @@
+"""Read the logs of a rollout, each once: exchanges, trainer rows and events, with what repeats in them shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.fold import Folder
+from pytest_benchflow.records.jsontext import strict
+from pytest_benchflow.records.lines import Line, each_line
+from pytest_benchflow.records.values import mapping, sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# What grows or repeats in a request, whatever its format.
+_REPEATED = ("messages", "input", "contents", "tools")
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A line that is no record; `problem` names file and line."""
+
+    problem: str
+
+
+Log = list[dict[str, Any] | Torn]
+
+
+def read_exchanges(path: Path) -> Log:
+    """Return the records of llm_trajectory.jsonl; messages that several requests carry are the same objects.
+
+    Raises: OSError.
+    """
+    folder = Folder(_REPEATED, lambda record: [mapping(mapping(mapping(record).get("request")).get("body"))])
+    return [_record(path, line, folder.parse) for line in each_line(path)]
+
+
+def read_rows(path: Path) -> Log:
+    """Return the rows of results.jsonl; messages that several steps' prompts hold are the same objects.
+
+    Raises: OSError.
+    """
+    # A row is folded by itself: its steps repeat each other.
+    return [_record(path, line, Folder(("prompt",), _prompted, within=True).parse) for line in each_line(path)]
+
+
+def read_events(path: Path) -> Log:
+    """Return the records of acp_trajectory.jsonl. Raises: OSError."""
+    return [_record(path, line, lambda each: strict(each.bytes())) for line in each_line(path)]
+
+
+def whole(log: Log) -> list[dict[str, Any]]:
+    """Return the records of a log. Raises: RecordError naming the first line that is none."""
+    torn = next((record for record in log if isinstance(record, Torn)), None)
+    if torn is not None:
+        raise RecordError(torn.problem)
+    return [record for record in log if not isinstance(record, Torn)]
+
+
+def _record(path: Path, line: Line, parse: Callable[[Line], Any]) -> dict[str, Any] | Torn:
+    try:
+        record = parse(line)
+    except ValueError as error:
+        cut = "" if line.ended else "; the line has no end, its writer was cut off"
+        return Torn(f"{path.name}:{line.number}: not JSON ({error}){cut}")
+    if not isinstance(record, dict):
+        return Torn(f"{path.name}:{line.number}: a {type(record).__name__}, where each line holds a JSON object")
+    return record
+
+
+def _prompted(row: Any) -> Iterator[dict[str, Any]]:
+    yield mapping(row)
+    for step in sequence(mapping(row).get("trajectory")):
+        yield mapping(step)

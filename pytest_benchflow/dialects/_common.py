@@ -10,6 +10,9 @@ from pytest_benchflow.records.jsontext import dumps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+# The content type of server-sent events, in which most formats stream.
+EVENT_STREAM = "text/event-stream"
+
 # The error type of a record whose answer stopped before its end; what did come is still the answer.
 INCOMPLETE = "incomplete_stream"
 
@@ -79,11 +82,22 @@ def single_effort(typed: Any, nested: Any) -> str | None:
     return "|".join(named) or None
 
 
-def arguments_text(value: Any) -> str:
+def arguments_text(value: Any, unsupported: list[str]) -> str:
     """Return a call's arguments as JSON text; a string is the text itself, as the model wrote it."""
     if isinstance(value, str):
         return value
-    return "" if value is None else dumps(value).decode()
+    try:
+        return "" if value is None else dumps(value).decode()
+    except RecursionError:
+        unsupported.append("a value nested too deeply")
+        return ""
+
+
+def listed(value: Any) -> list[Any]:
+    """Return what should be a list as one, so that a value of another kind is met by whoever reads the items."""
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]
 
 
 def event(value: Any, name: str | None = None) -> bytes:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Role, ToolCall, Turn
 from pytest_benchflow.dialects._common import arguments_text, text
-from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
@@ -83,8 +82,8 @@ class TurnBuilder:
         call_id = text(item.get("call_id"))
         if not call_id:
             self._unsupported.append(f"{item.get('type')} without a call_id")
-        asked = item.get(field)
-        arguments = dumps({"input": text(asked)}).decode() if field == "input" else arguments_text(asked)
+        asked = {"input": text(item.get(field))} if field == "input" else item.get(field)
+        arguments = arguments_text(asked, self._unsupported)
         self._calls.append(ToolCall(call_id, name or text(item.get("name")), arguments))
 
     def _output(self, item: Mapping[str, Any]) -> None:
@@ -92,7 +91,7 @@ class TurnBuilder:
         unsupported: list[str] = []
         output = item.get("output")
         if item.get("type") == "shell_call_output":
-            said = arguments_text(output)
+            said = arguments_text(output, unsupported)
         else:
             said = "\n".join(_parts(output, unsupported))
         # A local shell's output names its call in `id`, every other output in `call_id`.

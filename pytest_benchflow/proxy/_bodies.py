@@ -142,4 +142,35 @@ def _messages(turn: ScriptTurn, number: int, model: str, tokens: tuple[int, int]
     return body
 
 
-_BODIES = {"chat": _chat, "responses": _responses, "messages": _messages}
+def _generate_content(turn: ScriptTurn, number: int, model: str, tokens: tuple[int, int]) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    if turn.reasoning is not None:
+        parts.append({"text": turn.reasoning, "thought": True})
+    if turn.text is not None:
+        parts.append({"text": turn.text})
+    parts += [
+        {
+            "functionCall": {
+                "id": _call_id(call, number, position),
+                "name": call.name,
+                "args": json.loads(_arguments(call)),
+            }
+        }
+        for position, call in enumerate(turn.calls, 1)
+    ]
+    finish = "STOP" if turn.refusal is None else "PROHIBITED_CONTENT"
+    body: dict[str, Any] = {
+        "candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": turn.finish or finish}],
+        "modelVersion": model,
+        "responseId": f"resp_{number:03d}",
+    }
+    if turn.usage:
+        body["usageMetadata"] = {
+            "promptTokenCount": tokens[0],
+            "candidatesTokenCount": tokens[1],
+            "totalTokenCount": sum(tokens),
+        }
+    return body
+
+
+_BODIES = {"chat": _chat, "responses": _responses, "messages": _messages, "generateContent": _generate_content}

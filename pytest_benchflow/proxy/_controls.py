@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+_MODEL_IN_PATH = re.compile(r"/([^/:?]+)(?=:\w+(?:\?|\Z))")
 
 # Knobs by which a client of a LiteLLM-like server redirects a call, multiplies it or fakes its answer.
 CONTROLS = frozenset(
@@ -106,6 +109,17 @@ def query(text: str) -> tuple[str, list[str]]:
     if not dropped:
         return text, []
     return urlencode([pair for pair in pairs if pair[0] not in dropped]), dropped
+
+
+def path_model(path: str) -> str | None:
+    """Return the model that a request path names (…/models/MODEL:action), None when its body does."""
+    found = _MODEL_IN_PATH.search(path)
+    return found[1] if found else None
+
+
+def with_path_model(path: str, model: str) -> str:
+    """Return a request path with another model in it."""
+    return _MODEL_IN_PATH.sub(lambda _: f"/{model}", path)
 
 
 def body_controls(body: Any) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from pytest_benchflow.contracts import EndpointReport, ModelRequest
-from pytest_benchflow.dialects._common import INCOMPLETE
+from pytest_benchflow.dialects._common import EVENT_STREAM, INCOMPLETE
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.dialects.chat import dialect as chat
 from pytest_benchflow.errors import ProviderError, ReplayMismatchError
@@ -234,16 +234,26 @@ class GatewayEndpoint:
         query, dropped_query = _controls.query(request.rel_url.raw_query_string)
         if dropped or dropped_query:
             exchange.metadata["stripped"] = [*dropped, *dropped_query]
+        if not isinstance(body, dict):
+            self._recorder.begin(exchange, raw, text)
+            message = "the request's body is not a JSON object in valid UTF-8"
+            return _refuse(exchange, dialect, 400, "invalid_request_error", message)
         recorded = self._recorder.begin(exchange, raw, text)
-        exchange.stream = isinstance(body, dict) and dialect.streams(request.path, body)
         path = f"{request.path}?{query}" if query else request.path
+        streamed = dialect.streams(path, body)
+        exchange.stream = streamed is not None
         # A recording holds no secret, so a request is compared with it, and shown, as it would be recorded.
         body_sent = recorded if self._upstream.replays else raw
         forwarded = ModelRequest(request.method, path, _controls.request_headers(request.headers), body_sent)
-        return await self._forward(exchange, request, forwarded, dialect)
+        return await self._forward(exchange, request, forwarded, dialect, streamed)
 
     async def _forward(
-        self, exchange: Exchange, request: web.BaseRequest, forwarded: ModelRequest, dialect: Dialect
+        self,
+        exchange: Exchange,
+        request: web.BaseRequest,
+        forwarded: ModelRequest,
+        dialect: Dialect,
+        streamed: str | None,
     ) -> web.StreamResponse:
         try:
             answer = await self._upstream.send(forwarded)
@@ -257,8 +267,9 @@ class GatewayEndpoint:
         headers = _controls.answer_headers(answer.headers)
         kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")
         try:
-            if kind.startswith("text/event-stream") or (
-                exchange.stream and answer.status == 200 and "json" not in kind
+            # Some servers answer in one piece where a stream was asked for, and say so by the type.
+            if kind.startswith(EVENT_STREAM) or (
+                streamed and answer.status == 200 and ("json" not in kind or "json" in streamed)
             ):
                 return await _pass_stream(exchange, request, answer, headers, dialect)
             return await _pass_whole(exchange, answer, headers, dialect)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import socket
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 from yarl import URL
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 60.0
 _KEEPALIVE_SECONDS = 30
 _LONGEST_LINE = 1024 * 1024
+_VERSION = re.compile(r"/v1(?:alpha|beta)?\d*(?=/)")
+_BASE_VERSION = re.compile(r"/v1(?:alpha|beta)?\d*\Z")
+_KEY_HEADERS = {"messages": "x-api-key", "generateContent": "x-goog-api-key"}
 
 
 class HttpUpstream:
@@ -41,8 +45,12 @@ class HttpUpstream:
     async def send(self, request: ModelRequest) -> ModelResponse:
         """Send and return when the status is known. Raises: ProviderError."""
         headers = {**request.headers, "Accept-Encoding": "identity", **self._credential(request.path)}
-        body = self._named(request.body)
-        url = URL(self._base_url + request.path.removeprefix("/v1"), encoded=True)
+        path, body = request.path, request.body
+        if _controls.path_model(path) is None:
+            body = self._named(body)
+        else:
+            path = _controls.with_path_model(path, quote(self._model, safe=""))
+        url = URL(self._placed(path), encoded=True)
         try:
             answer = await self._opened().request(
                 request.method, url, data=io.BytesIO(body), headers=headers, allow_redirects=False
@@ -83,9 +91,16 @@ class HttpUpstream:
         if self._api_key is None:
             return {}
         dialect = dialect_for(path)
-        if dialect is not None and dialect.name == "messages":
-            return {"x-api-key": self._api_key}
-        return {"Authorization": f"Bearer {self._api_key}"}
+        header = _KEY_HEADERS.get(dialect.name) if dialect is not None else None
+        return {header: self._api_key} if header else {"Authorization": f"Bearer {self._api_key}"}
+
+    def _placed(self, path: str) -> str:
+        """Return the URL of a path, whose version wins over the base's: what /v1beta serves, /v1 may not."""
+        told = _VERSION.match(path)
+        if told is None:
+            return self._base_url + path
+        own = _BASE_VERSION.search(self._base_url)
+        return self._base_url[: own.start()] + path if own else self._base_url + path[told.end() :]
 
     def _named(self, raw: bytes) -> bytes:
         """Return the body with this route's model in it; the very bytes when it is there already."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.contracts import ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.errors import RecordError, ReplayMismatchError
+from pytest_benchflow.proxy._controls import path_model
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.jsontext import dumps, loads
 
@@ -29,6 +30,8 @@ _VOLATILE = re.compile(
 # What agents add to a tool's output about the machine they run on, not about what the tool did.
 _HOST_NOTE = re.compile(r"\n?\[Python interpreter: [^\]\n]*\]|\x1b\[\?2004[hl]\r?")
 _SHOWN = 200
+# What says how a model is instructed and equipped, in the words of every format.
+_NOT_MATCHED = frozenset({"tools", "system", "instructions", "systemInstruction", "system_instruction"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,10 @@ class ReplayUpstream:
         metadata: dict[str, Any] = {"replayed_line": found.line}
         if warnings:
             metadata["warnings"] = warnings
-        if dialect.streams(request.path, asked) and 200 <= found.status < 300:
-            headers = {"Content-Type": "text/event-stream; charset=utf-8"}
-            return ModelResponse(found.status, headers, _each(dialect.disassemble(found.body, asked)), metadata)
+        streamed = dialect.streams(request.path, asked)
+        if streamed and 200 <= found.status < 300:
+            parts = dialect.disassemble(found.body, asked, request.path)
+            return ModelResponse(found.status, {"Content-Type": f"{streamed}; charset=utf-8"}, _each(parts), metadata)
         headers = {"Content-Type": "application/json"}
         return ModelResponse(found.status, headers, _each((dumps(found.body),)), metadata)
 
@@ -175,7 +179,7 @@ def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[
         outcome = dialect.outcome(response.get("status_code"), response.get("body"), record["error"])
         if outcome.kind == "completed":
             request = {"method": "POST", "path": record["request"]["path"]}
-            request.update(_continued(_slim(record["request"]["body"]), histories))
+            request.update(_continued(_slim(record["request"]["body"], dialect), dialect, histories))
             answer = {key: response[key] for key in ("status_code", "body")}
             kept.append(dumps({"request": request, "response": answer}))
     if not kept:
@@ -186,43 +190,38 @@ def write_recording(rundir: RunDir, task: Task, agent_name: str, facts: Mapping[
     return path
 
 
-def _slim(body: Mapping[str, Any]) -> dict[str, Any]:
+def _slim(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     """Return a request without what matching ignores and machines differ in: tool definitions and system prompts."""
-    kept = {key: value for key, value in body.items() if key not in ("tools", "system", "instructions")}
-    for key in ("messages", "input"):
-        if isinstance(kept.get(key), list):
-            kept[key] = [each for each in kept[key] if not _is_system(each)]
+    kept = {key: value for key, value in body.items() if key not in _NOT_MATCHED}
+    if isinstance(kept.get(dialect.history), list):
+        kept[dialect.history] = [each for each in kept[dialect.history] if not _is_system(each)]
     return kept
 
 
-def _history_key(body: Mapping[str, Any]) -> str | None:
-    return next((key for key in ("messages", "input") if isinstance(body.get(key), list)), None)
-
-
-def _continued(body: dict[str, Any], histories: list[list[Any]]) -> dict[str, Any]:
+def _continued(body: dict[str, Any], dialect: Dialect, histories: list[list[Any]]) -> dict[str, Any]:
     """Return a request's body without the history that an earlier line holds, and that line's number.
 
     Otherwise a recording would hold each turn once for every turn after it.
     """
-    key = _history_key(body)
-    history: list[Any] = body[key] if key else []
+    key = dialect.history
+    history: list[Any] = body[key] if isinstance(body.get(key), list) else []
     held = [
         (len(earlier), line)
         for line, earlier in enumerate(histories, 1)
         if earlier and history[: len(earlier)] == earlier
     ]
     histories.append(history)
-    if key is None or not held:
+    if not held:
         return {"body": body}
     length, line = max(held)
     return {"continues": line, "body": {**body, key: history[length:]}}
 
 
-def _whole(request: Mapping[str, Any], histories: dict[int, Any]) -> dict[str, Any]:
+def _whole(request: Mapping[str, Any], dialect: Dialect, histories: dict[int, Any]) -> dict[str, Any]:
     """Return a request's body with the history of the line that it continues. Raises: KeyError, TypeError."""
     body: dict[str, Any] = request["body"]
-    key = _history_key(body)
-    if "continues" in request and key is not None:
+    if "continues" in request:
+        key = dialect.history
         body = {**body, key: [*histories[request["continues"]], *body[key]]}
     return body
 
@@ -247,10 +246,10 @@ def _read(path: Path) -> Iterable[_Recorded]:
             dialect = dialect_for(request["path"])
             if dialect is None:
                 raise RecordError(f"{path}:{number}: no model API has the path {request['path']!r}")
-            asked = _whole(request, histories)
-            histories[number] = asked.get(_history_key(asked) or "")
+            asked = _whole(request, dialect, histories)
+            histories[number] = asked.get(dialect.history)
             said, outputs = _said(dialect.request_turns(asked))
-            chain, model = asked.get("previous_response_id"), str(asked.get("model"))
+            chain, model = asked.get("previous_response_id"), str(asked.get("model") or path_model(request["path"]))
             status, body = response["status_code"], response["body"]
         except (KeyError, TypeError, AttributeError) as error:
             raise RecordError(f"{path}:{number}: not a recorded exchange ({error!r})") from None

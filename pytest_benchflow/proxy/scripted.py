@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_benchflow.contracts import ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
@@ -13,9 +13,9 @@ from pytest_benchflow.proxy._bodies import answer_body
 from pytest_benchflow.records.jsontext import dumps, loads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable
 
-    from pytest_benchflow.contracts import Dialect, ModelRequest
+    from pytest_benchflow.contracts import ModelRequest
     from pytest_benchflow.proxy.script import ScriptTurn
 
 
@@ -43,9 +43,10 @@ class ScriptedUpstream:
             return ModelResponse(turn.status, {"Content-Type": "application/json"}, _whole(raw, turn))
         asked = loads(request.body)
         body = answer_body(dialect.name, turn, number, asked)
-        if dialect.streams(request.path, asked):
-            headers = {"Content-Type": "text/event-stream; charset=utf-8"}
-            return ModelResponse(200, headers, _stream(dialect, body, asked, turn))
+        streamed = dialect.streams(request.path, asked)
+        if streamed:
+            parts = dialect.disassemble(body, asked, request.path)
+            return ModelResponse(200, {"Content-Type": f"{streamed}; charset=utf-8"}, _stream(parts, turn))
         return ModelResponse(200, {"Content-Type": "application/json"}, _whole(dumps(body), turn))
 
     async def close(self) -> None:
@@ -66,11 +67,9 @@ async def _whole(raw: bytes, turn: ScriptTurn) -> AsyncIterator[bytes]:
         raise ProviderError(f"the script cut its answer after {turn.cut} bytes")
 
 
-async def _stream(
-    dialect: Dialect, body: Mapping[str, Any], asked: Mapping[str, Any], turn: ScriptTurn
-) -> AsyncIterator[bytes]:
+async def _stream(parts: Iterable[bytes], turn: ScriptTurn) -> AsyncIterator[bytes]:
     left = turn.cut
-    for part in dialect.disassemble(body, asked):
+    for part in parts:
         await asyncio.sleep(turn.pause)
         if left is not None:
             yield part[:left]

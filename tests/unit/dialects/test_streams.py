@@ -33,7 +33,7 @@ def dialect_of(name: str) -> Dialect:
 
 def stream_of(name: str, turn: ScriptTurn = TURN) -> tuple[dict[str, Any], bytes]:
     body = answer_body(name, turn, 1, ASKED)
-    return body, b"".join(dialect_of(name).disassemble(body, ASKED))
+    return body, b"".join(dialect_of(name).disassemble(body, ASKED, PATHS[name]))
 
 
 def sse(*events: Any) -> bytes:

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 CHAT = "/v1/chat/completions"
 PATHS = {"chat": CHAT, "responses": "/v1/responses", "messages": "/v1/messages"}
+GEMINI = "/v1beta/models/m:generateContent"
+# Where each format streams, generateContent in its two ways.
+STREAMS = {
+    **PATHS,
+    "generateContent": "/v1beta/models/m:streamGenerateContent?alt=sse",
+    "generateContent-array": "/v1beta/models/m:streamGenerateContent",
+}
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

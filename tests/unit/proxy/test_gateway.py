@@ -21,7 +21,7 @@ from pytest_benchflow.proxy.serve import serving
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
-from tests.unit.proxy.door import CHAT, PATHS, asking, door, run, until
+from tests.unit.proxy.door import CHAT, GEMINI, PATHS, asking, door, run, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -130,7 +130,7 @@ def test_the_model_list_is_answered_here_and_is_no_exchange(tmp_path: Path, path
         ("GET", "/model/info"),
         ("GET", CHAT),
         ("POST", "/v1/chat/completions/../../admin"),
-        ("POST", "/v1/models/gemini:generateContent"),
+        ("POST", "/v1/models/gemini:countTokens"),
         ("DELETE", "/"),
     ],
     ids=["embeddings", "model-info", "get", "dots", "other-format", "root"],
@@ -186,6 +186,7 @@ def test_nested_names_that_look_like_controls_are_the_agents_business(tmp_path: 
     run(work())
 
 
+# The body, how it is recorded, and whether as text; what is no JSON object goes no further.
 ODD_BODIES: dict[str, tuple[bytes, Any, bool]] = {
     "text": (b"not json", "not json", True),
     "nan": (b'{"messages": [NaN]}', '{"messages": [NaN]}', True),
@@ -204,22 +205,39 @@ ODD_BODIES: dict[str, tuple[bytes, Any, bool]] = {
 @pytest.mark.parametrize("case", ODD_BODIES.values(), ids=ODD_BODIES.keys())
 def test_no_body_breaks_the_recorder(tmp_path: Path, case: tuple[bytes, Any, bool]) -> None:
     raw, recorded, as_text = case
-
-    class Echo(ScriptedUpstream):
-        def _next(self, body: bytes) -> tuple[int, ScriptTurn]:
-            assert body == raw, "what goes upstream is what came"
-            return 1, ScriptTurn(status=400, error="odd")
+    upstream = ScriptedUpstream([HELLO])
 
     async def work() -> None:
-        async with door(tmp_path, Echo([])) as agent:
-            assert (await agent.post(raw)).status == 400
-            assert len(agent.rundir.llm.read_bytes().splitlines()) >= 1
+        async with door(tmp_path, upstream) as agent:
+            passes = isinstance(recorded, dict)
+            assert (await agent.post(raw)).status == (200 if passes else 400)
+            assert [request.body for request in upstream.requests] == [raw] * passes, "what goes upstream is what came"
             text = agent.rundir.llm.read_bytes()
             assert text.count(b"\n") == 1
             record = json.loads(text)
             assert record["request"]["body"] == recorded
             assert (record["metadata"].get("request_body") == "text") == as_text
             assert len(agent.records()) == 1, "the package's own reader reads it too"
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", [*PATHS.values(), GEMINI], ids=[*PATHS, "generateContent"])
+@pytest.mark.parametrize("raw", [b'{"a": "\xff"}', b"not json", b"", b"[1]"], ids=["utf-8", "text", "empty", "list"])
+def test_a_body_that_is_no_json_object_is_refused_in_the_formats_words_and_recorded_once(
+    tmp_path: Path, path: str, raw: bytes
+) -> None:
+    async def work() -> None:
+        upstream = ScriptedUpstream([HELLO])
+        async with door(tmp_path, upstream) as agent:
+            answer = await agent.post(raw, path)
+            assert (answer.status, upstream.requests) == (400, [])
+            assert "not a JSON object" in answer.json["error"]["message"]
+            kind = answer.json["error"].get("status" if path == GEMINI else "type")
+            assert kind == ("INVALID_ARGUMENT" if path == GEMINI else "invalid_request_error")
+            assert answer.json.get("type") == ("error" if path == PATHS["messages"] else None)
+            (record,) = agent.records()
+            assert (record["response"]["status_code"], record["error"]["type"]) == (400, "invalid_request_error")
 
     run(work())
 

@@ -116,3 +116,31 @@ def test_a_redirect_is_not_followed_with_the_key(tmp_path: Path) -> None:
             assert len(provider.requests) == 1
 
     run(work())
+
+
+@pytest.mark.parametrize("prefix", ["/v1beta", "/v1", "", "/v1beta1/projects/p/locations/eu/publishers/google"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_path_that_names_its_model_gets_the_routed_one_and_the_key_its_header(
+    tmp_path: Path, prefix: str, *, stream: bool
+) -> None:
+    action = "streamGenerateContent?alt=sse" if stream else "generateContent"
+
+    async def work() -> None:
+        provider = ScriptedUpstream([HELLO])
+        async with (
+            serving(provider) as url,
+            door(tmp_path, HttpUpstream(url, api_key="provider-key", model="real")) as agent,
+        ):
+            body = b'{ "contents": [{"parts": [{"text": "x"}]}] }'
+            headers = {"x-goog-api-key": agent.token}
+            answer = await agent.post(body, f"{prefix}/models/named:{action}", headers=headers)
+            assert answer.status == 200
+            (asked,) = provider.requests
+            assert (asked.path, asked.body) == (f"{prefix or '/v1'}/models/real:{action}", body)
+            shown = {name.lower(): value for name, value in asked.headers.items()}
+            assert (shown["x-goog-api-key"], "authorization" in shown) == ("provider-key", False)
+            (record,) = agent.records()
+            assert record["request"]["path"] == f"{prefix}/models/named:{action.partition('?')[0]}"
+            assert record["response"]["body"]["candidates"][0]["content"]["parts"] == [{"text": "hello"}]
+
+    run(work())

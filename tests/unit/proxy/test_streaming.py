@@ -18,7 +18,7 @@ from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.script import Call, ScriptTurn
 from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
-from tests.unit.proxy.door import CHAT, PATHS, asking, door, run, until
+from tests.unit.proxy.door import CHAT, STREAMS, asking, door, run, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,12 +34,12 @@ class Pieces:
 
     replays = False
 
-    def __init__(self, raw: bytes, size: int) -> None:
-        self._raw, self._size = raw, size
+    def __init__(self, raw: bytes, size: int, kind: str) -> None:
+        self._raw, self._size, self._kind = raw, size, kind
 
     async def send(self, request: ModelRequest) -> ModelResponse:
-        assert request.path in PATHS.values()
-        return ModelResponse(200, {"content-type": "text/event-stream"}, self._chunks())
+        assert request.path in STREAMS.values()
+        return ModelResponse(200, {"content-type": self._kind}, self._chunks())
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         for start in range(0, len(self._raw), self._size):
@@ -49,19 +49,21 @@ class Pieces:
         return None
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 100_000], ids=lambda size: f"{size}-bytes")
 def test_where_chunks_end_does_not_matter(tmp_path: Path, name: str, size: int) -> None:
-    body = answer_body(name, LONG, 1, {"model": "m"})
-    dialect = dialect_for(PATHS[name])
+    path = STREAMS[name]
+    dialect = dialect_for(path)
     assert dialect is not None
-    raw = b"".join(dialect.disassemble(body, {"stream_options": {"include_usage": True}}))
+    body = answer_body(dialect.name, LONG, 1, {"model": "m"})
+    raw = b"".join(dialect.disassemble(body, {"stream_options": {"include_usage": True}}, path))
+    kind = "application/json" if name == "generateContent-array" else "text/event-stream"
 
     async def work() -> None:
-        async with door(tmp_path, Pieces(raw, size)) as agent:
-            answer = await agent.post(asking("x", stream=True), PATHS[name])
+        async with door(tmp_path, Pieces(raw, size, kind)) as agent:
+            answer = await agent.post(asking("x", stream=True), path)
             assert answer.raw == raw
-            assert answer.headers["Content-Type"] == "text/event-stream"
+            assert answer.headers["Content-Type"] == kind
             (record,) = agent.records()
             assert (record["response"]["body"], record["error"]) == (body, None)
             assert record["metadata"]["stream"] is True
@@ -84,35 +86,35 @@ def test_the_first_piece_arrives_before_the_last_is_made(tmp_path: Path) -> None
     run(work())
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_over_real_http_is_the_same(tmp_path: Path, name: str) -> None:
     async def work() -> None:
         async with (
             serving(ScriptedUpstream([LONG])) as url,
             door(tmp_path, HttpUpstream(url, api_key="k", model="m")) as agent,
         ):
-            answer = await agent.post(asking("x", stream=True), PATHS[name])
+            answer = await agent.post(asking("x", stream=True), STREAMS[name])
             assert (answer.status, answer.cut) == (200, False)
             (record,) = agent.records()
             asked = asking("x", stream=True)
-            assert record["response"]["body"] == answer_body(name, LONG, 1, asked)
+            assert record["response"]["body"] == answer_body(str(name).removesuffix("-array"), LONG, 1, asked)
             assert record["error"] is None
 
     run(work())
 
 
 @pytest.mark.parametrize("live", [True, False], ids=["over-http", "in-process"])
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("name", STREAMS)
 def test_a_cut_stream_is_cut_for_the_agent_and_recorded_as_partial(tmp_path: Path, name: str, *, live: bool) -> None:
     turn = ScriptTurn(text="x" * 2000, cut=1500)
 
     async def check(upstream: HttpUpstream | ScriptedUpstream) -> None:
         async with door(tmp_path, upstream) as agent:
-            answer = await agent.post(asking("x", stream=True), PATHS[name])
+            answer = await agent.post(asking("x", stream=True), STREAMS[name])
             assert answer.cut
             (record,) = agent.records()
             assert record["error"]["type"] == "incomplete_stream"
-            dialect = dialect_for(PATHS[name])
+            dialect = dialect_for(STREAMS[name])
             assert dialect is not None
             response = record["response"]
             assert dialect.outcome(response["status_code"], response["body"], record["error"]).kind == "partial"

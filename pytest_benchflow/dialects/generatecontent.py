@@ -118,6 +118,10 @@ class GenerateContent:
             turns.insert(0, Turn("system", unsupported=(f"cachedContent {cached}",)))
         return turns
 
+    def closes(self, item: Any) -> bool:
+        """Tell whether what follows this item of a history can be turned into turns without it."""
+        return mapping(item).get("role") != "model"
+
     def response_turn(self, body: Any) -> Turn | None:
         """Return the answer as one assistant turn, None when there is none."""
         candidates = sequence(mapping(body).get("candidates"))

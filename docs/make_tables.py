@@ -1,4 +1,4 @@
-"""Write the tables that follow from the code into the pages: options into README.md, checks into checks.md.
+"""Write what follows from the code: options into README.md, checks into checks.md and the list of shipped checks.
 
     python docs/make_tables.py
 
@@ -14,6 +14,7 @@ from pytest_benchflow.checks._check import all_checks
 from pytest_benchflow.settings import OPTIONS
 
 ROOT = Path(__file__).parents[1]
+SHIPPED = ROOT / "pytest_benchflow" / "checks" / "_baseline.py"
 
 
 def options_table() -> str:
@@ -35,6 +36,12 @@ def checks_table() -> str:
     return "\n".join(rows)
 
 
+def baseline() -> str:
+    """Return the names of the shipped checks as Python text."""
+    names = "".join(f'    "{name}",\n' for name in sorted(all_checks()))
+    return f"SHIPPED = (\n{names})"
+
+
 def write(page: Path, mark: str, table: str) -> None:
     """Put a table between its two marks."""
     text = page.read_text(encoding="utf-8")
@@ -45,3 +52,4 @@ def write(page: Path, mark: str, table: str) -> None:
 if __name__ == "__main__":
     write(ROOT / "README.md", "options", options_table())
     write(ROOT / "docs" / "checks.md", "checks", checks_table())
+    SHIPPED.write_text(SHIPPED.read_text(encoding="utf-8").partition("SHIPPED = (")[0] + baseline() + "\n", "utf-8")

@@ -7,12 +7,16 @@ import importlib.util
 import json
 import os
 import platform
+import re
+import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow import __version__, registry
 from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
+from pytest_benchflow.records.audit import VERDICTS as AUDITS
 from pytest_benchflow.report.text import one_line, printable
 from pytest_benchflow.settings import host_variable
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Task
 
 EPILOG = """\
-exit codes: 0 fine; 1 something is not in order (an invalid task, an unreadable record, no sandbox); 2 wrong use.
+exit codes: 0 fine; 1 something is not in order (an invalid task, an unhealthy rollout, no sandbox); 2 wrong use.
 Rollouts themselves are run by pytest: `pytest tasks`, with `pytest --help` for its --benchflow options.
 """
 
@@ -36,6 +40,9 @@ EXTRAS = {
     "export": "pyarrow",
     "hub": "huggingface_hub",
 }
+# How packages that build on this one spell its name in their metadata.
+_OURSELVES = re.compile(r"pytest[-_.]benchflow(?![-\w.])", re.IGNORECASE)
+_UNWRAPPED = 1_000_000
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "BENCHFLOW_MODEL_API_KEY")
 
 
@@ -55,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BenchflowError as error:
         print(f"pytest-benchflow: error: {printable(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    finally:
+        registry.forget_registered()
     return code
 
 
@@ -86,7 +95,21 @@ def parser() -> argparse.ArgumentParser:
     show.add_argument("rollout", type=Path, help="its directory, such as jobs/<job>/<rollout>")
     show.set_defaults(run=_show)
 
-    text = "Check rollouts by what they left on disk; exits with 0 when all are healthy, with 1 when one is not."
+    _add_review_commands(commands)
+
+    text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
+    doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)
+    doctor.set_defaults(run=_doctor)
+    return top
+
+
+def _add_review_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = (
+        "Check rollouts by what they left on disk. Nothing is run, written or followed out of them.\n"
+        "Checks of installed pytest plugins count (hook pytest_benchflow_checks); those of a conftest.py do under\n"
+        "`pytest --benchflow-review=PATH` alone.\n"
+        "Exit codes: 0 all are healthy; 1 one is not; 2 wrong use, or nothing to review."
+    )
     review = _described(commands.add_parser("review", help="check rollouts by what they left on disk"), text)
     _paths(review)
     review.add_argument(
@@ -101,10 +124,16 @@ def parser() -> argparse.ArgumentParser:
     _paths(rebuild)
     rebuild.set_defaults(run=_rebuild)
 
-    text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
-    doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)
-    doctor.set_defaults(run=_doctor)
-    return top
+    text = (
+        "Write audit.json: what you think of a rollout, bound to its raw trace. A review shows it beside its own\n"
+        "findings, and calls it void once the trace is another. It changes no verdict and no exit code."
+    )
+    audit = _described(commands.add_parser("audit", help="keep a person's verdict on a rollout"), text)
+    audit.add_argument("path", type=Path, metavar="PATH", help="directory of the rollout")
+    audit.add_argument("--verdict", required=True, choices=AUDITS, help="what you think of it")
+    audit.add_argument("--by", required=True, metavar="NAME", help="who gives the verdict")
+    audit.add_argument("--note", default="", metavar="TEXT", help="why")
+    audit.set_defaults(run=_audit)
 
 
 def _described(made: argparse.ArgumentParser, text: str) -> argparse.ArgumentParser:
@@ -194,46 +223,69 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _review(options: argparse.Namespace) -> int:
-    from pytest_benchflow.report.review import review_rollout
+    from pytest_benchflow.report.review import checks_for, document, review_rollout, rollouts_at
+    from pytest_benchflow.report.review_text import review_lines, total_lines
 
-    reviews = [review_rollout(root, rebuild=options.rebuild) for root in _found(options.paths)]
-    healthy = sum(review.healthy for review in reviews)
-    summary = {"checked": len(reviews), "healthy": healthy, "unhealthy": len(reviews) - healthy}
-    document = {"healthy": healthy == len(reviews), "summary": summary, "rollouts": [r.as_json() for r in reviews]}
-    print(json.dumps(document, indent=2))
-    return 0 if document["healthy"] else 1
+    _register_installed_checks()
+    roots, checks = rollouts_at(options.paths), checks_for(options.expect_commit)
+    reviews, width = [], shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
+    for root in roots:
+        review = review_rollout(root, checks, rebuild=options.rebuild)
+        reviews.append(review)
+        for line in () if options.json else review_lines(review, width):
+            print(line)
+    if options.json:
+        print(json.dumps(document(reviews), indent=2))
+    elif len(reviews) > 1:
+        print("", *total_lines(reviews, width), sep="\n")
+    return 0 if all(review.healthy for review in reviews) else 1
 
 
 def _rebuild(options: argparse.Namespace) -> int:
     from pytest_benchflow.records.rundir import RunDir
+    from pytest_benchflow.report.review import rollouts_at
     from pytest_benchflow.training.rebuild import rebuild_row
 
     code = 0
-    for root in _found(options.paths):
+    for root in rollouts_at(options.paths):
         try:
             row = rebuild_row(RunDir(root))
-            print(
-                f"{printable(root)}: {'ready to train' if row.training_ready else f'not ready: {one_line(row.reason)}'}"
-            )
         except RecordError as error:
-            print(f"{printable(root)}: {printable(error)}")
+            print(f"{printable(root)}: not rebuilt: {printable(error)}")
             code = 1
+            continue
+        said = "ready to train" if row.training_ready else f"not ready to train: {one_line(row.reason)}"
+        print(f"{printable(root)}: {len(row.row['trajectory'])} steps, {said}")
     return code
 
 
-def _found(paths: Sequence[Path]) -> list[Path]:
-    """Return the rollouts at or below paths, each once. Raises: UsageError when there is none at one of them."""
-    from pytest_benchflow.records.find import find_rollouts
+def _audit(options: argparse.Namespace) -> int:
+    from pytest_benchflow.records.audit import write_audit
+    from pytest_benchflow.records.files import strange_files
+    from pytest_benchflow.records.find import is_rollout
+    from pytest_benchflow.records.rundir import RunDir
+    from pytest_benchflow.report.review_text import audit_text
 
-    found: dict[Path, None] = {}
-    for path in paths:
-        if not path.is_dir():
-            raise UsageError(f"{path} is no directory; name a rollout, a job or a directory of jobs")
-        below = find_rollouts(path)
-        if not below:
-            raise UsageError(f"{path} holds no rollout: no directory with result.json, config.json or trajectory/")
-        found |= dict.fromkeys(below)
-    return list(found)
+    rundir = RunDir(options.path)
+    if not options.path.is_dir() or not is_rollout(options.path):
+        raise UsageError(f"{options.path} is no rollout; an audit is of one, such as jobs/JOB/TASK__AGENT__MODEL__1")
+    if not options.by.strip():
+        raise UsageError("--by is empty; it takes the name of who gives the verdict")
+    for strange in strange_files(rundir):
+        raise RecordError(f"{options.path}: not read, as {strange}")
+    audit = write_audit(rundir, verdict=options.verdict, by=options.by, note=options.note)
+    print(f"{printable(rundir.audit)}: {one_line(audit_text(audit))}")
+    return 0
+
+
+def _register_installed_checks() -> None:
+    """Take the checks of installed packages that build on this one; a conftest file is nobody's to read here."""
+    for entry in metadata.entry_points(group="pytest11"):
+        needs = (entry.dist.requires if entry.dist else None) or ()
+        if any(_OURSELVES.match(requirement) for requirement in needs):
+            offered = getattr(entry.load(), "pytest_benchflow_checks", None)
+            for name, check in offered().items() if offered else ():
+                registry.register("checks", name, check)
 
 
 def _doctor(_options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import RebuiltRollout, is_ours, rebuilt, the_row, uses_model
+from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.journal import read_json, read_lines, read_records
 from pytest_benchflow.records.values import integer, mapping, number
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
 
 _IDENTITY = ("task_name", "rollout_name", "agent")
+
+
+@check()
+def check_files_are_plain(rollout: Rollout) -> None:
+    """The rollout's files are its own: no link leads out of it, and none is a pipe or a device."""
+    strange = strange_files(rollout.dir)
+    assert not strange, "; ".join(strange)
 
 
 @check()

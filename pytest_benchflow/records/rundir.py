@@ -32,6 +32,11 @@ class RunDir:
         return self.path / "results.jsonl"
 
     @property
+    def audit(self) -> Path:
+        """What a person or another program thinks of the rollout."""
+        return self.path / "audit.json"
+
+    @property
     def prompts(self) -> Path:
         """The prompts the agent was given."""
         return self.path / "prompts.json"

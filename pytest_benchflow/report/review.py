@@ -5,40 +5,56 @@ A review reads and never writes. Nothing in a run directory is executed, followe
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.checks._baseline import SHIPPED
 from pytest_benchflow.checks._check import Check, CheckReport, Finding, all_checks, run_checks
 from pytest_benchflow.checks._evidence import RebuiltRollout, rebuilt, uses_model
 from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.dialects._match import dialect_for
-from pytest_benchflow.errors import RecordError
+from pytest_benchflow.errors import RecordError, UsageError
+from pytest_benchflow.records.audit import Audit, read_audit
 from pytest_benchflow.records.files import strange_files
+from pytest_benchflow.records.find import find_rollouts
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import integer, mapping, number, reward_of, sequence
+from pytest_benchflow.report.summary import Summary
+from pytest_benchflow.report.text import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pytest_benchflow.training.row import Row
 
+_COMMIT = re.compile(r"[0-9a-f]{7,64}\Z")
+# Faults of the run itself: no later look at the records makes them undone.
+_FACTS = ("infra", "verifier")
+
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """What a review found in one rollout; `facts` are the values of its JSON, by name."""
+    """What a review found in one rollout; `facts` are the values that its JSON has beside the findings."""
 
     root: Path
     report: CheckReport
     verdict: str
     category: str | None
-    uses_model: bool
+    summary: Summary
     facts: dict[str, Any]
+    audit: Audit | None = None
 
     @property
     def healthy(self) -> bool:
         """Tell whether no check found an error."""
         return self.verdict != "unhealthy"
+
+    @property
+    def uses_model(self) -> bool:
+        """Tell whether a model worked in the rollout."""
+        return self.summary.calls_model
 
     def as_json(self) -> dict[str, Any]:
         """Return the review as `pytest-benchflow review --json` prints it."""
@@ -51,92 +67,243 @@ class Review:
             "ran": self.report.ran,
             "not_applicable": self.report.not_applicable,
             **self.facts,
+            "audit": self.audit.as_json() if self.audit else None,
         }
 
 
-def review_rollout(root: Path, *, rebuild: bool = False, checks: Mapping[str, Check] | None = None) -> Review:
-    """Run the checks on the rollout in a directory; with `rebuild`, as if its row were made anew from the raw records.
+def rollouts_at(paths: Sequence[Path]) -> list[Path]:
+    """Return the rollouts at or below paths, each once. Raises: UsageError when there is none at one of them."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            said = "is no directory" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {said}; name a rollout, a job or a directory of jobs")
+        below = find_rollouts(path)
+        if not below:
+            raise UsageError(
+                f"{path} holds no rollout: neither it nor a directory in it has a result.json, a config.json, "
+                "a results.jsonl or a trajectory/ of one"
+            )
+        for root in below:
+            found.setdefault(root.resolve(), root)
+    return list(found.values())
+
+
+def checks_for(expect_commit: str | None = None) -> dict[str, Check]:
+    """Return the checks of a review by name: all, and that of the source where a commit is expected.
+
+    Raises: UsageError when `expect_commit` is none.
+    """
+    checks = all_checks()
+    if expect_commit is not None:
+        commit = expect_commit.lower()
+        if not _COMMIT.match(commit):
+            raise UsageError(f"the expected commit is {expect_commit!r}; it takes at least 7 hexadecimal digits")
+        checks["source_is_the_expected_commit"] = _of_commit(commit)
+    return checks
+
+
+def review_rollout(root: Path, checks: Mapping[str, Check], *, rebuild: bool = False) -> Review:
+    """Run checks on the rollout in a directory; with `rebuild`, as if its row were made anew from the raw records.
 
     Never raises for what the directory holds.
     """
     rollout = RebuiltRollout(root) if rebuild else Rollout(root)
-    checks = all_checks() if checks is None else checks
     strange = strange_files(rollout.dir)
     if strange:
-        return _unread(root, strange, checks)
+        report = _unread(strange, checks)
+        summary = _summary(root, {}, _UNREAD, ("unhealthy", "capture"), calls_model=True)
+        return Review(root, report, "unhealthy", "capture", summary, _UNREAD)
     report = run_checks(rollout, checks)
     result, config = _part(rollout, "result"), _part(rollout, "config")
+    _let_faults_stand(report, result)
+    _miss_no_check(report)
     verdict, category = verdict_of(report.findings, result)
-    return Review(root, report, verdict, category, uses_model(rollout), _facts(rollout, result, config))
+    facts = _facts(rollout, result, config)
+    summary = _summary(root, {**config, **result}, facts, (verdict, category), calls_model=uses_model(rollout))
+    return Review(root, report, verdict, category, summary, facts, read_audit(rollout.dir))
 
 
-def _unread(root: Path, strange: list[str], checks: Mapping[str, Check]) -> Review:
-    """Return the review of a directory that holds what must not be opened: then nothing in it is."""
-    finding = Finding("files_are_plain", "error", f"nothing was read: {'; '.join(strange)}", "capture")
-    skipped = dict.fromkeys((name for name in checks if name != finding.check), "nothing was read")
-    report = CheckReport([finding], [finding.check], skipped)
-    return Review(root, report, "unhealthy", finding.category, True, _no_facts())
-
-
-def _no_facts() -> dict[str, Any]:
+def document(reviews: Iterable[Review]) -> dict[str, Any]:
+    """Return the JSON of a review of several rollouts."""
+    done = list(reviews)
+    healthy = sum(review.healthy for review in done)
     return {
-        "exchanges": [],
-        "training_ready": False,
-        "training_ready_reason": "unread",
-        "tokens": {"billed": None, "selected": None, "excluded": None},
+        "healthy": healthy == len(done),
+        "summary": {
+            "checked": len(done),
+            "healthy": healthy,
+            "unhealthy": len(done) - healthy,
+            "without_model": sum(not review.uses_model for review in done),
+        },
+        "rollouts": [review.as_json() for review in done],
     }
+
+
+def _of_commit(commit: str) -> Check:
+    def check_source(rollout: Rollout) -> None:
+        source = mapping(rollout.config.get("source"))
+        found = source.get("commit")
+        assert isinstance(found, str), f"config.json names no source commit; {commit} is expected"
+        assert found.lower().startswith(commit), f"config.json names the source commit {found}; {commit} is expected"
+        assert not source.get("dirty"), f"the source had changes that the commit {found} does not hold"
+
+    claim = f"The rollout was made from commit {commit}, with no change to it."
+    return Check(check_source, "source_is_the_expected_commit", claim, category="capture", needs=("config",))
+
+
+def _unread(strange: Sequence[str], checks: Mapping[str, Check]) -> CheckReport:
+    """Return the report on a directory that holds what must not be opened: then nothing in it is."""
+    name = "files_are_plain"
+    skipped = dict.fromkeys((each for each in checks if each != name), "nothing was read")
+    return CheckReport([Finding(name, "error", "; ".join(strange))], [name], skipped)
+
+
+def _let_faults_stand(report: CheckReport, result: Mapping[str, Any]) -> None:
+    """Keep a rollout unhealthy whose own run was at fault, though its records no longer say how."""
+    category = result.get("verdict_category")
+    if result.get("verdict") != "unhealthy" or category not in _FACTS or report.errors:
+        return
+    name = "verdict_agrees"
+    said = f"result.json has the verdict unhealthy ({category}), and nothing in the records says why any more"
+    report.findings.append(Finding(name, "error", said, str(category)))
+    if report.not_applicable.pop(name, None):
+        report.ran.append(name)
+
+
+def _miss_no_check(report: CheckReport) -> None:
+    missing = sorted(set(SHIPPED).difference(report.ran, report.not_applicable))
+    if missing:
+        said = f"shipped checks did not run: {', '.join(missing)}"
+        report.findings.append(Finding("every_check_ran", "error", said, "capture"))
+
+
+_NO_EFFORT = dict.fromkeys(("asked", "requests", "requests_matching", "responses_echoing"))
+# What is known of a rollout of which nothing was read.
+_UNREAD: dict[str, Any] = {
+    "exchanges": [],
+    "training_ready": False,
+    "training_ready_reason": "unread",
+    "tokens": {"billed": None, "selected": None, "excluded": None},
+    "reward": None,
+    "n_tool_calls": None,
+    "responses": {"completed": None, "with_usage": None},
+    "truncated_steps": None,
+    "effort": _NO_EFFORT,
+    "acp_transport": None,
+    "task_skills_loading": None,
+    "timing_total_s": None,
+    "cost_usd": None,
+    "price_source": None,
+    "source_commit": None,
+}
 
 
 def _facts(rollout: Rollout, result: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     row = rebuilt(rollout)
-    usage, source = mapping(result.get("agent_result")), mapping(config.get("source"))
-    judged = _judged_row(rollout)
+    reason = _why_not_ready(rollout, row)
+    usage = mapping(result.get("agent_result"))
     return {
         "exchanges": row.exchanges,
-        "training_ready": row.training_ready,
-        "training_ready_reason": row.reason,
+        "training_ready": reason is None,
+        "training_ready_reason": reason,
         "tokens": row.tokens,
         "reward": reward_of(result),
         "n_tool_calls": integer(result.get("n_tool_calls")),
         "responses": {key: row.summary[key] for key in ("completed", "with_usage")},
-        "truncated_steps": sum(
-            mapping(step).get("is_truncated") is True for step in sequence(judged.get("trajectory"))
-        ),
+        "truncated_steps": sum(mapping(step).get("is_truncated") is True for step in _steps(rollout)),
         "effort": _effort(rollout, row, config),
         "acp_transport": _text(config.get("acp_transport")),
         "task_skills_loading": integer(result.get("task_skills_loading")),
         "timing_total_s": number(mapping(result.get("timing")).get("total")),
         "cost_usd": number(usage.get("cost_usd")),
         "price_source": _text(usage.get("price_source")),
-        "source_commit": _text(source.get("commit")),
+        "source_commit": _text(mapping(config.get("source")).get("commit")),
     }
 
 
+def _why_not_ready(rollout: Rollout, row: Row) -> str | None:
+    """Return why the rollout must not train: by its records, or by the row that a trainer would read."""
+    if row.reason is not None:
+        return row.reason
+    judged = _rows(rollout)
+    if len(judged) != 1:
+        return "no_row"
+    info = mapping(judged[0].get("info"))
+    return None if info.get("training_ready") is True else _text(info.get("training_ready_reason")) or "row_not_ready"
+
+
 def _effort(rollout: Rollout, row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the policy's requests with the effort asked for, and the answers that say it back."""
+    """Count the policy's requests, those with the effort asked for, and the answers that say it back."""
     asked = _text(config.get("reasoning_effort"))
-    matching = echoing = 0
     if asked is None:
-        return {"asked": None, "requests_matching": None, "responses_echoing": None}
+        return dict(_NO_EFFORT)
     policy = {exchange["index"] for exchange in row.exchanges if exchange["role"] == "policy"}
-    try:
-        records = list(enumerate(rollout.exchanges))
-    except RecordError:
-        records = []
-    for index, record in records:
+    matching = echoing = 0
+    for index, record in enumerate(_records(rollout)):
         request = mapping(record.get("request"))
         dialect = dialect_for(str(request.get("path"))) if index in policy else None
         if dialect is not None:
             matching += dialect.effort(mapping(request.get("body"))) == asked
             echoing += dialect.effort(mapping(mapping(record.get("response")).get("body"))) == asked
-    return {"asked": asked, "requests_matching": matching, "responses_echoing": echoing}
+    return {
+        "asked": asked,
+        "requests": len(policy),
+        "requests_matching": matching,
+        "responses_echoing": echoing,
+    }
 
 
-def _judged_row(rollout: Rollout) -> dict[str, Any]:
+def _summary(
+    root: Path,
+    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    verdict: tuple[str, str | None],
+    *,
+    calls_model: bool,
+) -> Summary:
+    """Return what a rollout came to; `told` is what config.json and, over it, result.json say."""
+    effort, responses = facts["effort"], facts["responses"]
+    return Summary(
+        task=_text(told.get("task_name")) or _text(told.get("task_path")) or UNKNOWN,
+        agent=_text(told.get("agent")) or UNKNOWN,
+        model=_text(told.get("model")) or UNKNOWN,
+        skills=_text(told.get("skill_mode")) or UNKNOWN,
+        trial=integer(told.get("trial")),
+        verdict=verdict[0],
+        category=verdict[1],
+        reward=facts["reward"],
+        steps=sum(exchange["selected"] for exchange in facts["exchanges"]),
+        tool_calls=facts["n_tool_calls"],
+        calls_model=calls_model,
+        tokens=facts["tokens"]["billed"],
+        cost=facts["cost_usd"],
+        completed=responses["completed"],
+        with_usage=responses["with_usage"],
+        truncated=facts["truncated_steps"],
+        effort=(effort["requests_matching"], effort["requests"]) if effort["asked"] else None,
+        training_ready=facts["training_ready"],
+        seconds=facts["timing_total_s"],
+        directory=str(root),
+    )
+
+
+def _records(rollout: Rollout) -> list[dict[str, Any]]:
     try:
-        return rollout.rows[0] if rollout.rows else {}
+        return rollout.exchanges
     except RecordError:
-        return {}
+        return []
+
+
+def _rows(rollout: Rollout) -> list[dict[str, Any]]:
+    try:
+        return rollout.rows
+    except RecordError:
+        return []
+
+
+def _steps(rollout: Rollout) -> list[Any]:
+    return [step for row in _rows(rollout)[:1] for step in sequence(row.get("trajectory"))]
 
 
 def _part(rollout: Rollout, part: str) -> dict[str, Any]:

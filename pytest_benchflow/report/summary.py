@@ -178,7 +178,7 @@ def evidence_line(summaries: Sequence[Summary], seconds: float | None = None) ->
 def _reward_part(summaries: Sequence[Summary]) -> str:
     present = sum(summary.score is not None for summary in summaries)
     if len(summaries) == 1:
-        return "reward present" if present else "reward missing"
+        return f"reward {'present' if present else 'missing' if summaries[0].reward is None else 'not counted'}"
     return f"{present}/{len(summaries)} rewards present"
 
 

@@ -96,6 +96,11 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
         in_row(lambda row: row["info"]["excluded_exchanges"].append({"index": 1, "reason": "truncated"})),
         {"excluded_have_reasons"},
     ),
+    (
+        "a-link-leads-out",
+        lambda rundir: (rundir.path / "audit.json").symlink_to("/etc/hostname"),
+        {"files_are_plain"},
+    ),
     ("law-3-usage-missing", drop_usage, {"completed_have_usage"}),
     (
         "law-3-result-bills-another-sum",

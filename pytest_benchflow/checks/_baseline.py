@@ -1,0 +1,41 @@
+"""The checks that this version ships, by name (written by docs/make_tables.py).
+
+A review in which one of them neither ran nor said why it does not apply is no review.
+"""
+
+SHIPPED = (
+    "acp_trajectory_readable",
+    "completed_have_usage",
+    "config_readable",
+    "every_request_recorded",
+    "excluded_have_reasons",
+    "files_are_plain",
+    "finished_rollouts_train",
+    "llm_trajectory_readable",
+    "messages_well_formed",
+    "no_infrastructure_error",
+    "no_leaked_keys",
+    "no_request_left_open",
+    "no_step_truncated",
+    "prompts_and_timing_readable",
+    "result_readable",
+    "results_row_readable",
+    "reward_is_finite",
+    "rewards_journal_agrees",
+    "row_is_strict_json",
+    "row_of_this_task",
+    "row_rebuilds",
+    "row_reward_agrees",
+    "row_tokens_agree",
+    "steps_are_the_selected_exchanges",
+    "timeout_was_the_agents",
+    "timing_recorded",
+    "token_usage_recorded",
+    "tokens_add_up",
+    "tool_calls_counted",
+    "training_ready_is_true_to_the_records",
+    "trajectory_is_whole",
+    "verdict_agrees",
+    "verifier_had_no_error",
+    "verifier_started_after_agent",
+)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow import __version__, registry
 from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
+from pytest_benchflow.exporters import _command as export
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
 from pytest_benchflow.report.text import one_line, printable
 from pytest_benchflow.settings import host_variable
@@ -96,6 +97,8 @@ def parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_show)
 
     _add_review_commands(commands)
+
+    export.add_arguments(_described(commands.add_parser("export", help=export.HELP), export.TEXT))
 
     text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
     doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)

@@ -22,7 +22,7 @@ FLOORS = [
     ["errors", "hookspecs"],
     ["settings", "registry", "contracts", "records", "dialects", "tasks", "catalog", "pricing"],
     ["training"],
-    ["checks", "proxy", "agents", "sandboxes"],
+    ["checks", "proxy", "agents", "sandboxes", "exporters"],
     ["rollout", "report"],
     ["collect", "fixtures"],
     ["plugin", "cli"],

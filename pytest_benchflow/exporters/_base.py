@@ -1,0 +1,142 @@
+"""Drive an export: find rollouts, read each on its own, write its rows, and count what was left out and why."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow import __version__, registry
+from pytest_benchflow.errors import UnsupportedError, UsageError
+from pytest_benchflow.exporters._file import RowFile
+from pytest_benchflow.exporters._rollout import Skipped, conversations
+from pytest_benchflow.records.find import find_rollouts
+from pytest_benchflow.records.journal import write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import Conversation, Exporter
+
+
+@dataclass(slots=True)
+class Export:
+    """What an export did; `skipped` and `exported` add up to `seen`."""
+
+    format: str
+    out: Path
+    seen: int = 0
+    exported: int = 0  # rollouts that gave rows
+    rows: int = 0
+    side_rows: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)  # branches of rollouts whose other branches gave rows
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    redactions: int = 0
+    trainable_redacted: int = 0  # rows
+    tools_redefined: int = 0  # rows
+    not_loaded_back: str | None = None
+
+    def manifest(self) -> dict[str, Any]:
+        """Return what the manifest says."""
+        with self.out.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {
+            "format": self.format,
+            "file": self.out.name,
+            "sha256": digest,
+            "plugin_version": __version__,
+            "rollouts_seen": self.seen,
+            "rollouts_exported": self.exported,
+            "rows_written": self.rows,
+            "side_rows": self.side_rows,
+            "skipped": dict(sorted(self.skipped.items())),
+            "branches_refused": dict(sorted(self.refused.items())),
+            "redactions": self.redactions,
+            "rows_with_redacted_training_text": self.trainable_redacted,
+            "rows_with_redefined_tools": self.tools_redefined,
+            "loaded_back": self.not_loaded_back is None,
+            "left_out": self.left_out,
+        }
+
+
+def export(
+    name: str,
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    min_reward: float | None = None,
+    side_calls: bool = False,
+    manifest: Path | None = None,
+) -> Export:
+    """Write the rollouts at or below `paths` to `out` in a format, and say what was written.
+
+    One rollout is in memory at a time. Raises: UsageError, RecordError when what was written does not load.
+    """
+    exporter: Exporter = registry.load("exporters", name.replace("-", "_"), "exporter")
+    rollouts = _rollouts(paths, [out, *([manifest] if manifest else [])])
+    done = Export(name, out)
+    with RowFile(out, exporter.columns) as file:
+        for path in rollouts:
+            done.seen += 1
+            try:
+                found = conversations(path, min_reward=min_reward, side_calls=side_calls)
+                _write(file, exporter, found, path, done)
+            except Skipped as skip:
+                _skip(done, path, skip)
+        done.rows = file.rows
+        done.not_loaded_back = file.finish()
+    if manifest is not None:
+        write_json(manifest, done.manifest())
+    return done
+
+
+def _write(file: RowFile, exporter: Exporter, found: Iterable[Conversation], path: Path, done: Export) -> None:
+    """Write the rows of a rollout. Raises: Skipped when none of its conversations gives one."""
+    refused: list[Skipped] = []
+    before = file.rows
+    for conversation in found:
+        try:
+            rows = list(exporter.rows(conversation))
+        except UnsupportedError as error:
+            reason, _, detail = str(error).partition(": ")
+            refused.append(Skipped(reason, f"{conversation.role} branch {conversation.branch}: {detail}"))
+            continue
+        for row in rows:
+            file.add(row)
+        done.side_rows += len(rows) * (conversation.role == "side")
+        done.redactions += conversation.redactions
+        done.trainable_redacted += len(rows) * conversation.trainable_redacted
+        done.tools_redefined += len(rows) * bool(conversation.tools_redefined)
+    if file.rows == before:
+        raise refused[0] if refused else Skipped("no_branch", "No branch of the policy ends in a selected answer.")
+    done.exported += 1
+    for skip in refused:
+        done.refused[skip.reason] += 1
+        done.left_out.append({"rollout": str(path), "reason": skip.reason, "detail": str(skip)})
+
+
+def _skip(done: Export, path: Path, skip: Skipped) -> None:
+    done.skipped[skip.reason] += 1
+    done.left_out.append({"rollout": str(path), "reason": skip.reason, "detail": str(skip)})
+
+
+def _rollouts(paths: Sequence[Path], written: Sequence[Path]) -> list[Path]:
+    """Return the rollouts to read, each once. Raises: UsageError."""
+    rollouts: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise UsageError(f"{path} is no directory; name a rollout, a job, or a directory of jobs")
+        found = [] if "attempts" in path.resolve().parts[-2:] else find_rollouts(path)
+        if not found:
+            raise UsageError(f"{path} holds no rollout; name a rollout, a job, or a directory of jobs")
+        rollouts |= {rollout.resolve(): rollout for rollout in found}
+    for target in written:
+        inside = next((r for place, r in rollouts.items() if target.resolve().is_relative_to(place)), None)
+        if inside is not None:
+            raise UsageError(f"{target} lies in the rollout {inside}, which an export leaves as it is; write elsewhere")
+        if target.is_dir():
+            raise UsageError(f"{target} is a directory; name a file to write")
+    return list(rollouts.values())

@@ -1,0 +1,102 @@
+"""Write an export: every row checked, the file whole or not there at all, and then read back as trainers do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import orjson
+
+from pytest_benchflow.errors import UnsupportedError
+from pytest_benchflow.exporters._load import load_back
+from pytest_benchflow.exporters._strict import check_messages
+from pytest_benchflow.training.messages import scrub
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+
+class RowFile:
+    """A JSONL file in the making: a draft beside `path` that takes its name in `finish`.
+
+    Loaders learn the columns from the first rows alone. So rows that lack calls or tool results are kept back until
+    one that shows every column has been written.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, type] | None) -> None:
+        self.path = path
+        self.rows = 0
+        self.longest = 0
+        self._columns = columns
+        self._shown = columns is None
+        self._draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self._draft.unlink, missing_ok=True)
+        self._file: BinaryIO = self._stack.enter_context(self._draft.open("xb"))
+        self._kept: BinaryIO = self._stack.enter_context(tempfile.TemporaryFile())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Write a row. Raises: UnsupportedError for one that trainers would refuse."""
+        line = row_line(row, self._columns)
+        self.rows += 1
+        self.longest = max(self.longest, len(line))
+        self._shown = self._shown or shows_all(row)
+        (self._file if self._shown else self._kept).write(line + b"\n")
+        if self._shown:
+            self._flush_kept()
+
+    def finish(self) -> str | None:
+        """Give the file its name and return what reading it back could not show, None when it was read back.
+
+        Raises: RecordError when it does not load.
+        """
+        self._flush_kept()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        missing = load_back(self._draft, self.rows, self.longest) if self._columns is not None else None
+        self._draft.replace(self.path)
+        return missing
+
+    def _flush_kept(self) -> None:
+        self._kept.seek(0)
+        while block := self._kept.read(1 << 20):
+            self._file.write(block)
+        self._kept.seek(0)
+        self._kept.truncate()
+
+
+def row_line(row: dict[str, Any], columns: Mapping[str, type] | None) -> bytes:
+    """Return a row as strict JSON. Raises: UnsupportedError naming what no loader reads."""
+    try:
+        line = orjson.dumps(row)
+    except TypeError:
+        try:
+            row = scrub(row)
+            line = orjson.dumps(row)
+        except (TypeError, RecursionError) as error:
+            raise UnsupportedError(f"not_serialisable: {error}") from None
+    if columns is not None:
+        kinds = {key: type(value) for key, value in row.items()}
+        assert kinds == dict(columns), f"a row has the columns {kinds}, not {columns}"
+        check_messages(row["messages"])
+    return line
+
+
+def shows_all(row: Mapping[str, Any]) -> bool:
+    """Tell whether a row of messages shows every column that another may have."""
+    messages = row["messages"]
+    return any(m.get("tool_calls") for m in messages) and any(m.get("tool_call_id") for m in messages)

@@ -1,0 +1,344 @@
+"""Read shell commands as far as a review needs: which files they read and write, and which programs they run.
+
+Nothing is executed. What cannot be read, such as a name that is computed, is left out and never guessed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing a command does; `path` is absolute where the directory is known, else as it was written.
+
+    A `write` has the text it writes in `content` and a copy's or link's origin in `source`, where they can be seen.
+    A `run` has its words, a `code` the program text that an interpreter is given in `content`.
+    """
+
+    kind: Literal["read", "write", "run", "code"]
+    program: str
+    path: str = ""
+    content: str | None = None
+    source: str | None = None
+    words: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Command:
+    words: list[str] = field(default_factory=list)
+    redirects: list[tuple[str, str]] = field(default_factory=list)
+    heredoc: str | None = None
+    piped: bool = False  # its output is the next command's input
+    nesting: int = 0
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_HEREDOC = re.compile(r"<<-?[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][\w.-]*))")
+_TOKEN = re.compile(
+    r"(?P<space>(?:[ \t\r]|\\\n)+)"
+    r"|(?P<comment>#[^\n]*)"
+    r"|(?P<redirect>\d*(?:>>|>\||>&|<<<|<&|<>|>|<)|&>>?)"
+    r"|(?P<end>&&|\|\|?&?|;;?|&|\n|\(|\)|`)"
+    r"|(?P<word>(?:\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\s'\"\\|&;()<>`]|['\"\\])+)",
+    re.DOTALL,
+)
+_PIECE = re.compile(r"\\(.)|'([^']*)'|\"((?:\\.|[^\"\\])*)\"|(.)", re.DOTALL)
+_INNER = re.compile(r"\$\(((?:[^()]|\([^()]*\))*)\)|`([^`]*)`")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+# Words before a command that leave it what it is; some take one value or more of their own.
+_BEFORE = _words("then do else if elif while until ! { time sudo exec command builtin nohup env nice stdbuf setsid")
+_WITH_VALUE = {"timeout": 1, "chroot": 1, "taskset": 1, "flock": 1}
+_SHELLS = _words("sh bash dash zsh ksh ash busybox")
+# They name files and do not open them, or say something about them only.
+_LOOKING = _words(
+    "ls cd pushd popd echo printf test [ [[ stat file which type whereis find mkdir du df dirname basename "
+    "realpath readlink export set unset declare local return exit true false tree pwd sleep wait kill alias hash "
+    "id whoami for case select function let shift trap ulimit umask git lsattr getfacl mountpoint fi done esac"
+)
+_CHANGING = _words(
+    "tee rm rmdir unlink shred truncate touch chmod chown chgrp chattr mkfifo mknod sponge patch mount umount"
+)
+_COPYING = _words("cp mv install ln rsync scp")
+# Their first word is a pattern or a program of their own.
+_PATTERN_FIRST = _words("grep egrep fgrep rg ag ack sed awk gawk mawk jq perl")
+_INTERPRETERS = re.compile(r"(?:python|pypy|perl|ruby|node|nodejs|php|deno|bun)[\d.]*\Z")
+_DEPTH = 6
+
+
+def operations(command: str, cwd: str | None = None) -> list[Operation]:
+    """Return what a command line or a script of POSIX sh would do, in its order."""
+    return list(_Reader(cwd).read(command))
+
+
+class _Reader:
+    """Follows one script: its directory and its variables."""
+
+    def __init__(self, cwd: str | None, depth: int = 0) -> None:
+        self._cwd = cwd
+        self._depth = depth
+        self._variables: dict[str, str] = {}
+
+    def read(self, script: str) -> Iterator[Operation]:
+        if self._depth > _DEPTH:
+            return
+        before: list[Operation] = []
+        directories: list[str | None] = []
+        for command in _commands(script):
+            while len(directories) < command.nesting:
+                directories.append(self._cwd)
+            while len(directories) > command.nesting:
+                self._cwd = directories.pop()
+            done = list(self._simple(command, before))
+            yield from done
+            before = done if command.piped else []
+
+    def _simple(self, command: _Command, before: list[Operation]) -> Iterator[Operation]:
+        for word in command.words:
+            for match in _INNER.finditer(word) if "$(" in word or "`" in word else ():
+                yield from _Reader(self._cwd, self._depth + 1).read(match.group(1) or match.group(2) or "")
+        words = self._expanded(command.words)
+        content = _said(words, command)
+        yield from self._redirects(command, words[0] if words else "", content)
+        if not words:
+            return
+        program, arguments = posixpath.basename(words[0]), words[1:]
+        yield Operation("run", program, words=tuple(words))
+        if program in ("cd", "pushd") and arguments:
+            self._cwd = self._path(arguments[-1]) if arguments[-1] != "-" else None
+        elif program == "for" and "in" in arguments:
+            self._variables[arguments[0]] = " ".join(arguments[arguments.index("in") + 1 :])
+        elif program in _SHELLS or program == "eval":
+            yield from self._shell(program, arguments, command)
+        elif program == "xargs":
+            yield from self._each(arguments, before)
+        elif program == "find":
+            yield from self._find(arguments)
+        elif _INTERPRETERS.match(program) and (code := _code(arguments, command)) is not None:
+            yield Operation("code", program, content=code)
+        else:
+            yield from self._files(program, arguments, content)
+
+    def _redirects(self, command: _Command, program: str, content: str | None) -> Iterator[Operation]:
+        for sign, target in command.redirects:
+            path = self._path(self._expand(_unquoted(target)))
+            if ">" in sign and not sign.endswith("&"):
+                yield Operation("write", program, path, content=content)
+            elif sign == "<":
+                yield Operation("read", program, path)
+
+    def _shell(self, program: str, arguments: list[str], command: _Command) -> Iterator[Operation]:
+        """Read what a shell is given: after -c, on its input, or in a file."""
+        option = next((n for n, word in enumerate(arguments) if re.fullmatch(r"-[a-z]*c", word)), None)
+        script = " ".join(arguments) if program == "eval" else None
+        if option is not None and option + 1 < len(arguments):
+            script = arguments[option + 1]
+        elif script is None and command.heredoc is not None:
+            script = command.heredoc
+        if script is not None:
+            inner = _Reader(self._cwd, self._depth + 1)
+            inner._variables.update(self._variables)
+            yield from inner.read(script)
+            return
+        for word in arguments:
+            if not word.startswith("-"):
+                yield Operation("read", program, self._path(word))
+                break
+
+    def _each(self, arguments: list[str], before: list[Operation]) -> Iterator[Operation]:
+        """Read `xargs PROGRAM`: the files are those that the command before it names."""
+        words = [word for word in arguments if not word.startswith("-")]
+        named = [word for operation in before for word in operation.words[1:] if not word.startswith("-")]
+        if words:
+            yield from self._files(posixpath.basename(words[0]), [*words[1:], *named], None)
+
+    def _find(self, arguments: list[str]) -> Iterator[Operation]:
+        roots: list[str] = []
+        for word in arguments:
+            if word.startswith(("-", "(", "!")):
+                break
+            roots.append(word)
+        if "-delete" in arguments:
+            yield from (Operation("write", "find", self._path(root)) for root in roots)
+        for option in ("-exec", "-execdir", "-ok"):
+            if option in arguments:
+                words = [word for word in arguments[arguments.index(option) + 1 :] if word not in ("{}", ";", "+")]
+                if words:
+                    yield from self._files(posixpath.basename(words[0]), [*words[1:], *roots], None)
+
+    def _files(self, program: str, arguments: list[str], content: str | None) -> Iterator[Operation]:
+        """Read the files that a program is given: the last one of a copy is written, others mostly read."""
+        if program in _LOOKING:
+            return
+        plain = [word for word in arguments if not word.startswith("-")]
+        values = [word.partition("=")[2] for word in arguments if word.startswith("--") and "=" in word]
+        paths = [self._path(word) for word in (*plain, *values)]
+        if program == "dd":
+            yield from self._dd(arguments)
+        elif program in ("curl", "wget"):
+            yield from self._download(program, arguments)
+        elif program in _COPYING and len(paths) > 1:
+            yield from self._copy(program, arguments, paths)
+        elif program in _CHANGING or (program in ("sed", "perl") and _in_place(arguments)):
+            first = 1 if program in ("sed", "perl", "chmod", "chown", "chgrp") else 0
+            yield from (Operation("write", program, path, content=content) for path in paths[first:])
+        else:
+            pattern = program in _PATTERN_FIRST and not any(re.match(r"-[a-zA-Z]*[ef]|--reg", w) for w in arguments)
+            yield from (Operation("read", program, path) for path in paths[pattern:])
+
+    def _dd(self, arguments: list[str]) -> Iterator[Operation]:
+        for word in arguments:
+            key, _, value = word.partition("=")
+            if key in ("if", "of"):
+                yield Operation("write" if key == "of" else "read", "dd", self._path(value))
+
+    def _download(self, program: str, arguments: list[str]) -> Iterator[Operation]:
+        for option, value in itertools.pairwise(arguments):
+            if option in ("-o", "-O", "--output", "--output-document") and not value.startswith("-"):
+                yield Operation("write", program, self._path(value), source="a download")
+
+    def _copy(self, program: str, arguments: list[str], paths: list[str]) -> Iterator[Operation]:
+        *sources, target = paths
+        for option, value in itertools.pairwise(arguments):
+            if option in ("-t", "--target-directory"):
+                target, sources = self._path(value), [path for path in paths if path != self._path(value)]
+        for source in sources:
+            yield Operation("write" if program == "mv" else "read", program, source)
+            yield Operation("write", program, target, source=source)
+            yield Operation("write", program, posixpath.join(target, posixpath.basename(source)), source=source)
+
+    def _expanded(self, words: list[str]) -> list[str]:
+        """Return the words of the command itself: assignments kept as variables, what stands before it left out."""
+        plain = [self._expand(_unquoted(word)) for word in words]
+        while plain:
+            if _ASSIGNMENT.match(plain[0]):
+                name, _, value = plain.pop(0).partition("=")
+                self._variables[name] = value
+            elif plain[0] in _BEFORE or plain[0] in _WITH_VALUE:
+                values = _WITH_VALUE.get(plain.pop(0), 0)
+                while plain and plain[0].startswith("-") and len(plain) > 1:
+                    plain.pop(0)
+                del plain[: min(values, max(len(plain) - 1, 0))]
+            else:
+                break
+        if plain and plain[0] in ("export", "declare", "local", "readonly"):
+            for word in plain[1:]:
+                name, equals, value = word.partition("=")
+                if equals:
+                    self._variables[name] = value
+        return plain
+
+    def _expand(self, word: str) -> str:
+        if "$" not in word:
+            return word
+        return _VARIABLE.sub(lambda m: self._variables.get(m.group(1) or m.group(2), m.group()), word)
+
+    def _path(self, word: str) -> str:
+        if word.startswith("/"):
+            return _normal(word)
+        if self._cwd is None or word.startswith(("$", "~")) or not word:
+            return word
+        return _normal(posixpath.join(self._cwd, word))
+
+
+def _normal(path: str) -> str:
+    # POSIX leaves two slashes at the beginning alone; every system at hand reads them as one.
+    return posixpath.normpath("/" + path.lstrip("/")) + ("/" if path.endswith("/") and len(path) > 1 else "")
+
+
+def _commands(script: str) -> Iterator[_Command]:
+    """Yield the simple commands of a script with their here-documents."""
+    script, documents = _without_heredocs(script)
+    command, nesting = _Command(), 0
+    pending: str | None = None
+    taken = 0
+    for match in _TOKEN.finditer(script):
+        kind, text = match.lastgroup, match.group()
+        if kind == "word":
+            if text.startswith("\x00"):
+                command.heredoc = documents[taken]
+                taken += 1
+            elif pending is not None:
+                command.redirects.append((pending, text))
+                pending = None
+            else:
+                command.words.append(text)
+        elif kind == "redirect":
+            pending = text
+        elif kind == "end":
+            command.piped = text.startswith("|") and text != "||"
+            if command.words or command.redirects:
+                yield command
+            pending = None
+            nesting = max(0, nesting + (text == "(") - (text == ")"))
+            command = _Command(nesting=nesting)
+    if command.words or command.redirects:
+        yield command
+
+
+def _without_heredocs(script: str) -> tuple[str, list[str]]:
+    """Return the script with a mark in the place of each here-document, and the documents in order."""
+    if "<<" not in script:
+        return script.replace("\x00", ""), []
+    documents: list[str] = []
+    kept: list[str] = []
+    lines = iter(script.replace("\x00", "").split("\n"))
+    for line in lines:
+        ends = [match for match in _HEREDOC.finditer(line) if not line[: match.start()].endswith("<")]
+        for match in ends:
+            word = next(group for group in match.groups() if group is not None)
+            body = []
+            for inner in lines:
+                if inner.strip("\t") == word or inner.strip() == word:
+                    break
+                body.append(inner)
+            documents.append("\n".join(body))
+        kept.append(_HEREDOC.sub(" \x00 ", line) if ends else line)
+    return "\n".join(kept), documents
+
+
+def _said(words: list[str], command: _Command) -> str | None:
+    """Return what a command writes to its output, where the command itself holds it."""
+    if command.heredoc is not None:
+        return command.heredoc
+    if words and words[0] in ("echo", "printf"):
+        return " ".join(words[1:])
+    return None
+
+
+def _code(arguments: list[str], command: _Command) -> str | None:
+    """Return the program text that an interpreter is given on its command line or its input, None when in a file."""
+    for option, value in itertools.pairwise(arguments):
+        if option in ("-c", "-e", "-E", "-r", "--eval", "-ne", "-pe"):
+            return value
+    plain = [word for word in arguments if not word.startswith("-")]
+    return command.heredoc if not plain or arguments[-1:] == ["-"] else None
+
+
+def _in_place(arguments: list[str]) -> bool:
+    return any(re.match(r"-[a-zA-Z]*i|--in-place", word) for word in arguments)
+
+
+def _unquoted(word: str) -> str:
+    """Return a word without its quotes and escapes; what a command substitution would give stays as it is."""
+    if not any(character in word for character in "'\"\\"):
+        return word
+
+    def piece(match: re.Match[str]) -> str:
+        escaped, single, double, other = match.groups()
+        if double is not None:
+            return re.sub(r'\\(["\\$`\n])', r"\1", double)
+        return next(part for part in (escaped, single, other) if part is not None)
+
+    return _PIECE.sub(piece, word)

@@ -10,7 +10,7 @@ Task items climb it, and so can hand-written tests; a conftest overrides any run
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ import pytest
 from pytest_benchflow.errors import BenchflowError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_benchflow.contracts import Agent, Backend
     from pytest_benchflow.records.rollout import Rollout
@@ -45,6 +45,8 @@ class Runs:
         self.watch: Callable[[str, str, str | None], None] | None = None
         # Told of the directory of each rollout that this process has run.
         self.finished: Callable[[Path], None] | None = None
+        # The items of this session; None where this process does not know them, as the one that leads xdist's workers.
+        self.items: Sequence[pytest.Item] | None = None
         self._shared_names: frozenset[str] | None = None
         self._session: RolloutSession | None = None
 
@@ -59,8 +61,32 @@ class Runs:
             # Imported here, not at the start: it brings asyncio and much else.
             from pytest_benchflow.rollout.session import RolloutSession
 
-            self._session = RolloutSession(self.settings, session_id=self.session_id, leads=self.leads)
+            self._session = RolloutSession(
+                self.settings, session_id=self.session_id, leads=self.leads, planned=self._planned
+            )
         return self._session
+
+    def _planned(self) -> list[RolloutConfig] | None:
+        """Return the cells of the items of this session; an override of a rung may still make another of one."""
+        if self.items is None:
+            return None
+        from pytest_benchflow.rollout.cell import task_of
+
+        cells = [cell for item in self.items if (cell := self._cell_of(item)) is not None]
+        return [replace(cell, distinguish=self.shares_its_name(task_of(cell))) for cell in cells]
+
+    def _cell_of(self, item: pytest.Item) -> RolloutConfig | None:
+        """Return the cell whose rollout an item asks for; None: it asks for none, or says so when it runs."""
+        cell: RolloutConfig | None = getattr(item, "cell", None)
+        if cell is None and asks_for_rollout(item):
+            callspec = getattr(item, "callspec", None)
+            cell = callspec.params.get("benchflow_cell") if callspec else None
+            if cell is None:
+                from pytest_benchflow.rollout.plan import plan
+
+                with suppress(BenchflowError):
+                    return plan(self.settings, _load(marked_path(item)))[0]
+        return cell
 
     def get(self, config: RolloutConfig, task: Task) -> Rollout:
         """Return the rollout of a cell, run at most once in the whole session."""
@@ -94,12 +120,12 @@ class Runs:
 
         return watch
 
-    def shares_its_name(self, task: Task, items: Iterable[pytest.Item]) -> bool:
+    def shares_its_name(self, task: Task) -> bool:
         """Tell whether another task of the session has a directory that its rollouts would be named alike by."""
         from pytest_benchflow.rollout.config import slug
 
         if self._shared_names is None:
-            self._shared_names = _shared_names(items)
+            self._shared_names = _shared_names(self.items or ())
         return slug(task.slug) in self._shared_names
 
     def open(self) -> None:
@@ -234,7 +260,7 @@ def rollout(
             agent=agent,
             sandbox=sandbox.backend if isinstance(sandbox, SandboxHandle) else sandbox,
             model=model if resolve_agent(agent).uses_model else "none",
-            distinguish=runs.shares_its_name(task, request.session.items),
+            distinguish=runs.shares_its_name(task),
         )
         finished = runs.get(config, task)
         _remember(request, finished)
@@ -256,6 +282,11 @@ def parametrize_matrix(metafunc: pytest.Metafunc) -> None:
         return
     if len(cells) > 1:
         metafunc.parametrize("benchflow_cell", cells, indirect=True, ids=[cell.cell_id for cell in cells])
+
+
+def asks_for_rollout(item: pytest.Item) -> bool:
+    """Tell whether a hand-written test asks for a rollout."""
+    return "rollout" in getattr(item, "fixturenames", ()) and item.get_closest_marker(MARKER) is not None
 
 
 def marked_path(node: pytest.Item) -> Path:

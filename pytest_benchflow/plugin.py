@@ -6,13 +6,14 @@ Most pytest sessions have nothing to do with tasks. Whatever only those others n
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_benchflow import fixtures, hookspecs
 from pytest_benchflow.errors import BenchflowError, UnsupportedError
-from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, parametrize_matrix
+from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, asks_for_rollout, parametrize_matrix
 from pytest_benchflow.settings import INI_ONLY, INI_TYPES, OPTIONS
 
 if TYPE_CHECKING:
@@ -132,11 +133,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Take the job's directory before the first rollout."""
-    config = session.config
-    items = any(hasattr(item, "cell") for item in session.items)
-    if not config.option.collectonly and (items or (_distributes(config) and _selection(config).in_use)):
+    config, runs = session.config, session.config.stash[RUNS]
+    if config.option.collectonly:
+        return
+    leads_workers = _distributes(config)
+    if not leads_workers:
+        runs.items = session.items
+    if any(hasattr(item, "cell") or asks_for_rollout(item) for item in session.items) or (
+        leads_workers and _selection(config).in_use
+    ):
         try:
-            config.stash[RUNS].open()
+            runs.open()
         except BenchflowError as error:
             raise pytest.UsageError(str(error)) from None
 
@@ -167,8 +174,12 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, c
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End what rollouts started; a run in which nothing could run fails."""
-    session.config.stash[RUNS].close()
-    report = session.config.stash.get(_REPORT, None)
+    runs, report = session.config.stash[RUNS], session.config.stash.get(_REPORT, None)
+    if report is not None:
+        # Where tests written by hand run on workers, this process hears of the job only now.
+        with suppress(BenchflowError):
+            runs.open()
+    runs.close()
     if report is not None and report.all_skipped and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -10,6 +10,7 @@ import orjson
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_records, write_json
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
+from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,17 @@ def rollouts_of(job_dir: Path) -> list[Rollout]:
         path for path in sorted(job_dir.iterdir()) if (path / "config.json").is_file() or (path / ".lock").is_file()
     )
     return [Rollout(path) for path in begun]
+
+
+def is_ours(job: dict[str, Any]) -> bool:
+    """Tell whether a job.json is one of this package: other programs use the name too."""
+    return "pytest_benchflow" in mapping(job.get("versions"))
+
+
+def runs_of(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sessions that job.json tells of, in the order they began."""
+    run = {name: value for name, value in job.items() if name not in ("job_name", "further_runs")}
+    return [run, *(further for further in sequence(job.get("further_runs")) if isinstance(further, dict))]
 
 
 def write_job_files(job_dir: Path) -> dict[str, Any]:

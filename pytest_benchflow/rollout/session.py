@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import BenchflowError, RecordError, UsageError
@@ -17,12 +18,13 @@ from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.cell import resolve, settled, task_of
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job, finish_job, recover_jobs
+from pytest_benchflow.rollout.matrix import matrix_record
 from pytest_benchflow.rollout.place import held, rundir_of
 from pytest_benchflow.rollout.pool import Pool
 from pytest_benchflow.rollout.run import run_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from types import FrameType
 
@@ -37,12 +39,22 @@ class RolloutSession:
     """The rollouts of one pytest session in one process.
 
     Under xdist each worker has one, all with the same `session_id` and job name; only the one with `leads` writes
-    the job's own files, recovers what earlier runs left and refuses a job that another session works on.
+    the job's summary, recovers what earlier runs left and refuses a job that another session works on. `planned`
+    returns the cells of this session, None where the process that leads does not know them.
     """
 
-    def __init__(self, settings: Settings, *, session_id: str, leads: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        session_id: str,
+        leads: bool = True,
+        planned: Callable[[], Iterable[RolloutConfig] | None] = lambda: None,
+    ) -> None:
         self.settings = settings
         self.session_id = session_id
+        self._planned = planned
+        self._begun = False
         self.pool = Pool()
         self._leads = leads
         self._host: Host | None = None
@@ -57,15 +69,27 @@ class RolloutSession:
         return self.settings.jobs_dir / self.settings.job_name
 
     def open(self) -> None:
-        """Take the job directory. Raises: UsageError when another session has it, or nobody can."""
+        """Take the job directory and write what will run.
+
+        Raises: UsageError when another session has it, or nobody can.
+        """
         self._take_signals()
-        if not self._leads or self._job_lock is not None:
+        if self._begun:
             return
         try:
-            recover_jobs(self.settings.jobs_dir, also=self.job_dir)
+            if self._leads and self._job_lock is None:
+                recover_jobs(self.settings.jobs_dir, also=self.job_dir)
+                self.job_dir.mkdir(parents=True, exist_ok=True)
+                self._job_lock = _take(self.job_dir / ".lock", self.job_dir)
             self.job_dir.mkdir(parents=True, exist_ok=True)
-            self._job_lock = _take(self.job_dir / ".lock", self.job_dir)
-            begin_job(self.job_dir, session_id=self.session_id, settings=self.settings)
+            planned = self._planned()
+            begin_job(
+                self.job_dir,
+                session_id=self.session_id,
+                settings=self.settings,
+                planned=None if planned is None else partial(matrix_record, planned),
+            )
+            self._begun = True
         except OSError as error:
             raise UsageError(
                 f"the jobs directory {self.settings.jobs_dir} cannot be used: {error.strerror or error}; "
@@ -98,8 +122,8 @@ class RolloutSession:
     ) -> Rollout | BenchflowError:
         """Run it once; what keeps it from running is returned, for every item that asks for it."""
         try:
-            cell = resolve(config)
             self.open()
+            cell = resolve(config)
             with held(rundir, wait=True):
                 if not self._done_here(rundir.path):
                     self.pool.run(run_cell(cell, host=self.host(), watch=watch))
@@ -135,6 +159,8 @@ class RolloutSession:
         if self._job_lock is not None:
             with self._job_lock:
                 self._job_lock = None
+                if not self._begun:
+                    return
                 try:
                     finish_job(self.job_dir)
                 except OSError as error:

@@ -72,7 +72,8 @@ def test_lf_runs_what_failed_and_nothing_else(bench: Bench, workers: str) -> Non
     assert f"FAILED tasks/unsolvable/task.toml::{SOLVED}" in again.stdout.str()
 
 
-def test_collect_only_runs_nothing(bench: Bench) -> None:
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
+def test_collect_only_writes_nothing(bench: Bench, workers: str) -> None:
     bench.task()
-    assert bench.run("tasks", "--collect-only", "-n", "2", "--benchflow-agent=oracle").ret == 0
+    assert bench.run("tasks", "--collect-only", "-n", workers, "--benchflow-agent=oracle").ret == 0
     assert not (bench.path / "jobs").exists()

@@ -13,7 +13,6 @@ from pytest_benchflow.checks._baseline import SHIPPED
 from pytest_benchflow.checks._check import Check, CheckReport, Finding, all_checks, run_checks
 from pytest_benchflow.checks._evidence import RebuiltRollout, rebuilt, uses_model
 from pytest_benchflow.checks.verdict import verdict_of
-from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.audit import Audit, read_audit
 from pytest_benchflow.records.files import strange_files
@@ -22,6 +21,7 @@ from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import integer, mapping, number, reward_of, sequence
 from pytest_benchflow.report.summary import Summary
 from pytest_benchflow.report.text import UNKNOWN
+from pytest_benchflow.training.account import effort_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -234,24 +234,10 @@ def _why_not_ready(rollout: Rollout, row: Row) -> str | None:
 
 
 def _effort(rollout: Rollout, row: Row, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the policy's requests, those with the effort asked for, and the answers that say it back."""
-    asked = _text(config.get("reasoning_effort"))
-    if asked is None:
-        return dict(_NO_EFFORT)
-    policy = {exchange["index"] for exchange in row.exchanges if exchange["role"] == "policy"}
-    matching = echoing = 0
-    for index, record in enumerate(_records(rollout)):
-        request = mapping(record.get("request"))
-        dialect = dialect_for(str(request.get("path"))) if index in policy else None
-        if dialect is not None:
-            matching += dialect.effort(mapping(request.get("body"))) == asked
-            echoing += dialect.effort(mapping(mapping(record.get("response")).get("body"))) == asked
-    return {
-        "asked": asked,
-        "requests": len(policy),
-        "requests_matching": matching,
-        "responses_echoing": echoing,
-    }
+    try:
+        return effort_counts(_text(config.get("reasoning_effort")), row.records, rollout.exchanges)
+    except RecordError:
+        return _NO_EFFORT
 
 
 def _summary(
@@ -286,13 +272,6 @@ def _summary(
         seconds=facts["timing_total_s"],
         directory=str(root),
     )
-
-
-def _records(rollout: Rollout) -> list[dict[str, Any]]:
-    try:
-        return rollout.exchanges
-    except RecordError:
-        return []
 
 
 def _rows(rollout: Rollout) -> list[dict[str, Any]]:

@@ -76,7 +76,11 @@ def the_row(rollout: Rollout) -> dict[str, Any]:
 
 def is_ours(rollout: Rollout) -> bool:
     """Tell whether this plugin made the rollout: then missing evidence is a fault, elsewhere it is not."""
-    return bool(_config(rollout).get("plugin_version"))
+    # Several marks, so that a rollout with one of them damaged is still held to all that it should have recorded.
+    config = _config(rollout)
+    return any(config.get(mark) for mark in ("plugin_version", "session_id")) or "checks" in _or_empty(
+        rollout, "result"
+    )
 
 
 def evidence(rollout: Rollout, value: Any, what: str) -> Any:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.rollout import Rollout
-from pytest_benchflow.records.values import mapping
+from pytest_benchflow.records.values import mapping, sequence
 from pytest_benchflow.training.ready import calls_no_model
 from pytest_benchflow.training.row import Row, build_row
 
@@ -72,6 +72,30 @@ def fresh_content(rollout: Rollout) -> Iterator[tuple[int, Any]]:
 def the_row(rollout: Rollout) -> dict[str, Any]:
     """Return the one row of results.jsonl."""
     return rollout.rows[0]
+
+
+_parts: WeakKeyDictionary[Rollout, list[tuple[str, dict[str, Any]]]] = WeakKeyDictionary()
+
+
+def row_parts(rollout: Rollout) -> list[tuple[str, dict[str, Any]]]:
+    """Return the row without its steps, and each step, with where it stands; of a prompt only what is new in it.
+
+    A step's prompt mostly repeats the one before it: messages that both begin with are left out.
+    """
+    parts = _parts.get(rollout)
+    if parts is None:
+        row = the_row(rollout)
+        parts = [("results.jsonl", {key: value for key, value in row.items() if key != "trajectory"})]
+        known: list[Any] = []
+        for number, step in enumerate(sequence(row.get("trajectory"))):
+            if not isinstance(step, dict):
+                continue
+            prompt = sequence(step.get("prompt"))
+            repeated = len(known) if prompt[: len(known)] == known else 0
+            parts.append((f"results.jsonl: trajectory[{number}]", {**step, "prompt": prompt[repeated:]}))
+            known = prompt
+        _parts[rollout] = parts
+    return parts
 
 
 def is_ours(rollout: Rollout) -> bool:

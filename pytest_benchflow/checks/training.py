@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.checks._evidence import is_ours, rebuilt, the_row
-from pytest_benchflow.records.values import sequence
+from pytest_benchflow.checks._evidence import is_ours, rebuilt, row_parts, the_row
+from pytest_benchflow.records.values import mapping, sequence
 from pytest_benchflow.training.messages import REASONING_KEYS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pytest_benchflow.records.rollout import Rollout
 
 _ROLES = ("system", "user", "assistant", "tool")
@@ -102,8 +104,16 @@ def check_messages_well_formed(rollout: Rollout) -> None:
     """Messages have a known role, one system message at most and first, and every result follows its call."""
     row = the_row(rollout)
     tools = row.get("tool_defs", row.get("tools"))
-    for where, messages in _conversations(row):
-        _well_formed(where, messages, offers_tools=bool(tools) and tools != "[]")
+    offers_tools = bool(tools) and tools != "[]"
+    known: list[Any] = []
+    called: set[Any] = set()
+    for where, prompt, completion in _conversations(row):
+        # A step's prompt mostly repeats the one before it, which has been looked at.
+        start = len(known) if prompt[: len(known)] == known else 0
+        called = called if start else set()
+        _well_formed(where, prompt, start, called, offers_tools=offers_tools)
+        known = prompt
+        _well_formed(where, prompt + completion, len(prompt), set(called), offers_tools=offers_tools)
 
 
 @check(category="training", needs=("row",))
@@ -113,46 +123,48 @@ def check_row_is_strict_json(rollout: Rollout) -> None:
     for key in ("reward", "score"):
         value = row.get(key)
         assert not isinstance(value, float) or math.isfinite(value), f"results.jsonl: {key} is {value}, not finite"
-    for where, messages in _conversations(row):
-        for message in messages:
-            for call in message.get("tool_calls") or ():
-                _strict_arguments(where, call)
+    for where, part in row_parts(rollout):
+        for messages in _messages(part):
+            for message in messages:
+                for call in sequence(mapping(message).get("tool_calls")):
+                    _strict_arguments(where, call)
 
 
 @check(category="conduct", needs=("row",))
 def check_no_leaked_keys(rollout: Rollout) -> None:
     """No solution, hidden test data or private reasoning is in the row, at any depth."""
-    leaked = _leak(the_row(rollout), "results.jsonl")
+    leaked = next((leak for where, part in row_parts(rollout) if (leak := _leak(part, where))), None)
     assert leaked is None, f"{leaked} is banned from training rows"
 
 
-def _conversations(row: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the row's own conversation and that of each step; a step's prompt repeats what came before it."""
-    found = [("results.jsonl", _messages(row))]
+def _conversations(row: dict[str, Any]) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    """Yield prompt and completion of the row and of each step."""
+    yield "results.jsonl", *_messages(row)
     for number, step in enumerate(sequence(row.get("trajectory"))):
         if isinstance(step, dict):
-            found.append((f"results.jsonl: trajectory[{number}]", _messages(step)))
-    return found
+            yield f"results.jsonl: trajectory[{number}]", *_messages(step)
 
 
-def _messages(holder: dict[str, Any]) -> list[dict[str, Any]]:
+def _messages(holder: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     whole = holder.get("messages")
-    if not isinstance(whole, list):
-        parts = [holder.get(key) for key in ("prompt", "completion")]
-        whole = [message for part in parts if isinstance(part, list) for message in part]
-    return [message for message in whole if isinstance(message, dict)]
+    if isinstance(whole, list):
+        return whole, []
+    return sequence(holder.get("prompt")), sequence(holder.get("completion"))
 
 
-def _well_formed(where: str, messages: list[dict[str, Any]], *, offers_tools: bool) -> None:
-    called: set[Any] = set()
-    for number, message in enumerate(messages):
+def _well_formed(where: str, messages: list[Any], start: int, called: set[Any], *, offers_tools: bool) -> None:
+    """Look at the messages from `start` on; `called` are the ids of the calls before, and gets those that follow."""
+    for number, message in enumerate(messages[start:], start):
+        assert isinstance(message, dict), f"{where}: messages[{number}] is a {type(message).__name__}, no object"
         role = message.get("role")
         assert role in _ROLES, f"{where}: messages[{number}] has the role {role!r}"
         assert role != "system" or not number, f"{where}: a system message in the middle, messages[{number}]"
-        calls = message.get("tool_calls") or ()
-        assert not calls or role == "assistant", f"{where}: messages[{number}] of {role} makes tool calls"
-        assert not calls or offers_tools, f"{where}: messages[{number}] makes tool calls, and tool_defs offers no tool"
-        called.update(call.get("id") for call in calls if isinstance(call, dict))
+        calls = message.get("tool_calls")
+        if calls:
+            assert role == "assistant", f"{where}: messages[{number}] of {role} makes tool calls"
+            assert offers_tools, f"{where}: messages[{number}] makes tool calls, and tool_defs offers no tool"
+            assert isinstance(calls, list), f"{where}: tool_calls of messages[{number}] are no list"
+            called.update(call.get("id") for call in calls if isinstance(call, dict))
         result_of = message.get("tool_call_id")
         assert role != "tool" or result_of in called, f"{where}: a tool result for the unseen call {result_of!r}"
 
@@ -180,6 +192,8 @@ def _flag(step: Any, key: str) -> bool:
 
 def _leak(value: Any, where: str) -> str | None:
     """Return the place of the first banned key that holds something."""
+    if not _holds_leak(value):
+        return None
     stack = [(value, where)]
     while stack:
         item, place = stack.pop()
@@ -187,8 +201,19 @@ def _leak(value: Any, where: str) -> str | None:
             for key, child in item.items():
                 if key in _LEAKS and child is not None:
                     return f"{place}: the key {key}"
-                if isinstance(child, dict | list):
-                    stack.append((child, f"{place}.{key}"))
+                stack.append((child, f"{place}.{key}"))
         elif isinstance(item, list):
-            stack += [(child, f"{place}[{n}]") for n, child in enumerate(item) if isinstance(child, dict | list)]
+            stack += [(child, f"{place}[{n}]") for n, child in enumerate(item)]
     return None
+
+
+def _holds_leak(value: Any) -> bool:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            if not _LEAKS.isdisjoint(item) and any(item.get(key) is not None for key in _LEAKS):
+                return True
+            item = item.values()
+        stack += [child for child in item if isinstance(child, dict | list)]
+    return False

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Keys that hold a model's private reasoning, at any depth of a recorded answer.
 REASONING_KEYS = frozenset({"reasoning_content", "thinking_blocks", "private_reasoning", "provider_specific_fields"})
 _REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking"})
+# One of these is in every key and type above.
+_REASONING_WORDS = (b"reasoning", b"thinking", b"provider_specific_fields")
 
 
 class Messages:
@@ -108,14 +110,22 @@ def scrub(value: Any) -> Any:
     return value
 
 
-def without_reasoning(value: Any) -> Any:
+def without_reasoning(answer: Any) -> Any:
     """Return a recorded answer without its reasoning; parts that hold none are shared, not copied."""
+    try:
+        text = orjson.dumps(answer)
+    except TypeError:
+        return _without_reasoning(answer)
+    return _without_reasoning(answer) if any(word in text for word in _REASONING_WORDS) else answer
+
+
+def _without_reasoning(value: Any) -> Any:
     if isinstance(value, list):
-        kept = [without_reasoning(item) for item in value if not _is_reasoning(item)]
+        kept = [_without_reasoning(item) for item in value if not _is_reasoning(item)]
         same = len(kept) == len(value) and all(new is old for new, old in zip(kept, value, strict=True))
         return value if same else kept
     if isinstance(value, dict):
-        items = {key: without_reasoning(item) for key, item in value.items() if key not in REASONING_KEYS}
+        items = {key: _without_reasoning(item) for key, item in value.items() if key not in REASONING_KEYS}
         same = len(items) == len(value) and all(items[key] is value[key] for key in items)
         return value if same else items
     return value

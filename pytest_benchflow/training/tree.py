@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -98,8 +97,8 @@ class TurnTree:
         known = self._arguments.get(arguments)
         if known is None:
             try:
-                known = json.dumps(json.loads(arguments), sort_keys=True)
-            except (ValueError, RecursionError):
+                known = orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
+            except (ValueError, TypeError):
                 known = arguments.strip()
             self._arguments[arguments] = known
         return known

@@ -48,6 +48,29 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
+def first_count(holder: Mapping[str, Any], *keys: str) -> int | None:
+    """Return the first token count among some fields, None when none of them holds one."""
+    for key in keys:
+        value = count(holder.get(key))
+        if value is not None:
+            return value
+    return None
+
+
+def kind_of(part: Any) -> str:
+    """Return the type that a part, block or item names; of what is no object, the type it is of."""
+    return str(part.get("type")) if isinstance(part, dict) else type(part).__name__
+
+
+def add_text(part: Mapping[str, Any], field: str, texts: list[str], unsupported: list[str]) -> None:
+    """Add the text that a part holds in `field`; a value of another kind is named, not dropped."""
+    value = part.get(field)
+    if isinstance(value, str):
+        texts.append(value)
+    else:
+        unsupported.append(f"{part.get('type')} with {field} {type(value).__name__}")
+
+
 def text(value: Any) -> str:
     """Return `value` when it is a string, else an empty one."""
     return value if isinstance(value, str) else ""

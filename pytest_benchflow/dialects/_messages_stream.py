@@ -56,7 +56,8 @@ class Assembly:
         elif kind == "content_block_delta":
             self._grow(index, mapping(part.get("delta")))
         elif kind == "message_delta":
-            self._message.update(mapping(part.get("delta")))
+            more = {key: value for key, value in part.items() if key not in ("type", "delta", "usage")}
+            self._message |= {**more, **mapping(part.get("delta"))}
             if isinstance(part.get("usage"), dict):
                 told = {key: value for key, value in part["usage"].items() if value is not None}
                 self._message["usage"] = {**mapping(self._message.get("usage")), **told}
@@ -74,7 +75,9 @@ class Assembly:
         elif kind == "input_json_delta":
             self._inputs[index] = self._inputs.get(index, "") + text(delta.get("partial_json"))
         elif kind == "signature_delta":
-            block["signature"] = text(block.get("signature")) + text(delta.get("signature"))
+            block["signature"] = delta.get("signature")
+        elif kind == "compaction_delta":
+            block.update((key, value) for key, value in delta.items() if key != "type")
         elif kind == "citations_delta":
             block["citations"] = [*sequence(block.get("citations")), delta.get("citation")]
         else:
@@ -99,15 +102,14 @@ def disassemble(body: Mapping[str, Any]) -> Iterator[bytes]:
 
 def _steps(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     usage = body.get("usage")
-    opening = {**body, "content": [], "stop_reason": None, "stop_sequence": None}
+    last = {key: body[key] for key in ("stop_reason", "stop_sequence") if key in body}
+    opening = {**body, "content": [], **dict.fromkeys(last)}
     if isinstance(usage, dict) and "output_tokens" in usage:
         opening["usage"] = {**usage, "output_tokens": 1}
     yield "message_start", {"message": opening}
     for index, block in enumerate(map(mapping, sequence(body.get("content")))):
         yield from _block_steps(index, block)
-    ending: dict[str, Any] = {
-        "delta": {"stop_reason": body.get("stop_reason"), "stop_sequence": body.get("stop_sequence")}
-    }
+    ending: dict[str, Any] = {"delta": last}
     if isinstance(usage, dict):
         ending["usage"] = usage
     yield "message_delta", ending
@@ -117,16 +119,16 @@ def _steps(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def _block_steps(index: int, block: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     opening = dict(block)
     deltas: list[dict[str, Any]] = []
-    if block.get("type") in ("text", "thinking"):
-        field = str(block["type"])
+    field = str(block.get("type"))
+    if field in ("text", "thinking") and isinstance(block.get(field), str):
         opening[field] = ""
-        deltas += ({"type": f"{field}_delta", field: piece} for piece in pieces(text(block.get(field))))
-        if "signature" in block:
+        deltas += ({"type": f"{field}_delta", field: piece} for piece in pieces(block[field]))
+        if isinstance(block.get("signature"), str):
             opening["signature"] = ""
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
-    elif block.get("type") == "tool_use":
+    elif field == "tool_use" and "input" in block:
         opening["input"] = {}
-        written = dumps(block.get("input", {})).decode()
+        written = dumps(block["input"]).decode()
         deltas += ({"type": "input_json_delta", "partial_json": piece} for piece in pieces(written))
     yield "content_block_start", {"index": index, "content_block": opening}
     for delta in deltas:

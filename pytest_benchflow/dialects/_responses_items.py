@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Role, ToolCall, Turn
-from pytest_benchflow.dialects._common import arguments_text, text
-from pytest_benchflow.records.values import mapping, sequence
+from pytest_benchflow.dialects._common import add_text, arguments_text, kind_of, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +27,19 @@ ACTION_PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 _ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_TEXT_PARTS = ("input_text", "output_text", "text")
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
+
+def item_kind(item: Any) -> str:
+    """Return the type of an item; messages and references may leave theirs out."""
+    if not isinstance(item, dict) or item.get("type") is not None:
+        return kind_of(item)
+    return "message" if "role" in item else "item_reference" if "id" in item else "no type"
+
+
+def tool_name(name: str, namespace: Any) -> str:
+    """Return the name of a tool, told apart from those of other namespaces."""
+    return f"{namespace}__{name}" if isinstance(namespace, str) and namespace else name
 
 
 class TurnBuilder:
@@ -47,9 +58,9 @@ class TurnBuilder:
         self._end_assistant()
         return self._turns
 
-    def add(self, item: Mapping[str, Any]) -> None:
+    def add(self, item: Any) -> None:
         """Add the next item; one of an unknown type marks its turn as unsupported."""
-        kind = item.get("type", "message")
+        kind = item_kind(item)
         if kind == "message":
             self._message(item)
         elif kind in CALLS:
@@ -58,11 +69,10 @@ class TurnBuilder:
             self._output(item)
         else:
             self._open = True
-            if kind in ("reasoning", "compaction"):
-                self._reasoning += kind == "reasoning"
-                self._unsupported += ["compaction"] if kind == "compaction" else []
+            if kind == "reasoning":
+                self._reasoning += 1
             else:
-                self._unsupported.append(f"{kind} {item.get('id')}" if kind == "item_reference" else str(kind))
+                self._unsupported.append(f"{kind} {item.get('id')}" if kind == "item_reference" else kind)
 
     def _message(self, item: Mapping[str, Any]) -> None:
         role = _ROLES.get(text(item.get("role")))
@@ -81,21 +91,28 @@ class TurnBuilder:
         self._open = True
         call_id = text(item.get("call_id"))
         if not call_id:
-            self._unsupported.append(f"{item.get('type')} without a call_id")
+            self._unsupported.append(f"{item['type']} without a call_id")
         asked = {"input": text(item.get(field))} if field == "input" else item.get(field)
         arguments = arguments_text(asked, self._unsupported)
-        self._calls.append(ToolCall(call_id, name or text(item.get("name")), arguments))
+        own = name or tool_name(text(item.get("name")), item.get("namespace"))
+        self._calls.append(ToolCall(call_id, own, arguments))
 
     def _output(self, item: Mapping[str, Any]) -> None:
         self._end_assistant()
         unsupported: list[str] = []
         output = item.get("output")
-        if item.get("type") == "shell_call_output":
+        if item["type"] == "shell_call_output":
             said = arguments_text(output, unsupported)
+        elif item["type"] == "apply_patch_call_output" and output is None:
+            said = text(item.get("status"))
         else:
             said = "\n".join(_parts(output, unsupported))
-        # A local shell's output names its call in `id`, every other output in `call_id`.
-        call_id = text(item.get("call_id")) or text(item.get("id"))
+        call_id = text(item.get("call_id"))
+        if not call_id and item["type"] == "local_shell_call_output":
+            # It names its call in `id`, every other output in `call_id`.
+            call_id = text(item.get("id"))
+        if not call_id:
+            unsupported.append(f"{item['type']} without a call_id")
         self._turns.append(Turn("tool", said, tool_call_id=call_id or None, unsupported=tuple(unsupported)))
 
     def _end_assistant(self) -> None:
@@ -112,13 +129,12 @@ def _parts(content: Any, unsupported: list[str]) -> list[str]:
         return [content or ""]
     if not isinstance(content, list):
         unsupported.append(f"content {type(content).__name__}")
+        return []
     texts: list[str] = []
-    for part in map(mapping, sequence(content)):
-        kind = part.get("type")
-        if kind in _TEXT_PARTS:
-            texts.append(text(part.get("text")))
-        elif kind == "refusal":
-            texts.append(text(part.get("refusal")))
+    for part in content:
+        kind = kind_of(part)
+        if kind in _TEXTS:
+            add_text(part, _TEXTS[kind], texts, unsupported)
         else:
-            unsupported.append(str(kind))
+            unsupported.append(kind)
     return texts

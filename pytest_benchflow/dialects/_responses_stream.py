@@ -21,6 +21,8 @@ _DELTAS: dict[str, tuple[str | None, str, str]] = {
     "response.reasoning_summary_text.delta": ("summary", "text", "summary_text"),
     "response.function_call_arguments.delta": (None, "arguments", ""),
     "response.custom_tool_call_input.delta": (None, "input", ""),
+    "response.mcp_call_arguments.delta": (None, "arguments", ""),
+    "response.code_interpreter_call_code.delta": (None, "code", ""),
 }
 
 
@@ -65,9 +67,9 @@ class Assembly:
         elif kind in ("response.output_item.added", "response.output_item.done"):
             self._items[_index(part, "output_index")] = dict(mapping(part.get("item")))
         elif kind in ("response.content_part.added", "response.content_part.done"):
-            _put(self._item(part).setdefault("content", []), _index(part, "content_index"), part.get("part"))
+            _put(_list_in(self._item(part), "content"), _index(part, "content_index"), part.get("part"))
         elif kind in ("response.reasoning_summary_part.added", "response.reasoning_summary_part.done"):
-            _put(self._item(part).setdefault("summary", []), _index(part, "summary_index"), part.get("part"))
+            _put(_list_in(self._item(part), "summary"), _index(part, "summary_index"), part.get("part"))
         elif kind in _DELTAS:
             self._grow(part, *_DELTAS[kind])
 
@@ -77,12 +79,22 @@ class Assembly:
     def _grow(self, part: Mapping[str, Any], place: str | None, field: str, kind: str) -> None:
         target = self._item(part)
         if place is not None:
-            parts = target.setdefault(place, [])
-            index = _index(part, f"{place}_index")
-            if index >= len(parts):
+            parts = _list_in(target, place)
+            index = min(_index(part, f"{place}_index"), len(parts))
+            if index == len(parts):
                 parts.append({"type": kind})
-            target = parts[min(index, len(parts) - 1)]
+            elif not isinstance(parts[index], dict):
+                parts[index] = {"type": kind}
+            target = parts[index]
         target[field] = text(target.get(field)) + text(part.get("delta"))
+
+
+def _list_in(item: dict[str, Any], key: str) -> list[Any]:
+    """Return a list of an item, made where the item has none."""
+    if not isinstance(item.get(key), list):
+        item[key] = []
+    found: list[Any] = item[key]
+    return found
 
 
 def _index(part: Mapping[str, Any], key: str) -> int:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome, Role, ToolCall, Turn
-from pytest_benchflow.dialects._common import EVENT_STREAM, arguments_text, count, failure, text
+from pytest_benchflow.dialects._common import (
+    EVENT_STREAM,
+    add_text,
+    arguments_text,
+    count,
+    failure,
+    kind_of,
+    listed,
+    text,
+)
 from pytest_benchflow.dialects._messages_stream import Assembly, disassemble
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.usage import Usage
@@ -22,7 +31,33 @@ _STOPPED = {
     "model_context_window_exceeded": "truncated",
     "refusal": "refused",
     "pause_turn": "partial",
+    "compaction": "partial",
 }
+_REASONING = frozenset({"thinking", "redacted_thinking"})
+# Blocks of answers that no turn can hold: what the provider ran, kept or changed itself.
+_UNMAPPED = frozenset(
+    {
+        "advisor_tool_result",
+        "bash_code_execution_tool_result",
+        "code_execution_tool_result",
+        "compaction",
+        "container_upload",
+        "fallback",
+        "mcp_tool_listing",
+        "mcp_tool_result",
+        "mcp_tool_use",
+        "server_tool_use",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+        "web_fetch_tool_result",
+        "web_search_tool_result",
+    }
+)
+_KNOWN = _UNMAPPED | _REASONING | {"text", "tool_use"}
+# Model calls made beside the message, which the message's own counts leave out.
+_COUNTED_APART = frozenset({"compaction", "advisor_message"})
+# Types of tools that the provider runs itself, by how they begin.
+_PROVIDER_TOOLS = ("web_", "code_execution", "mcp_", "tool_search", "advisor")
 _ERROR_KINDS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
 
 
@@ -46,7 +81,7 @@ class Messages:
 
     def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any], path: str) -> Iterator[bytes]:  # noqa: ARG002
         """Yield a final body as the event stream that would answer `request` at `path`."""
-        return disassemble(body)
+        return disassemble(mapping(body))
 
     def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
         """Classify an exchange; an unknown state is never completed."""
@@ -61,14 +96,18 @@ class Messages:
         kind = _STOPPED.get(stop) if isinstance(stop, str) else None
         if kind is None:
             return Outcome("partial", f"unknown stop_reason {stop!r}")
-        return Outcome(kind, None if kind == "completed" else f"stop_reason {stop}")
+        if kind != "completed":
+            return Outcome(kind, f"stop_reason {stop}")
+        unknown = next((block for block in map(kind_of, body["content"]) if block not in _KNOWN), None)
+        return Outcome("partial", f"unknown content block {unknown!r}") if unknown else Outcome("completed")
 
     def request_turns(self, body: Mapping[str, Any]) -> list[Turn]:
         """Return the history a request carries."""
+        body = mapping(body)
         turns: list[Turn] = []
         if body.get("system"):
             turns += _spoken("system", body["system"])
-        for message in map(mapping, sequence(body.get("messages"))):
+        for message in map(mapping, listed(body.get("messages"))):
             role = message.get("role")
             if role == "assistant":
                 turns.append(_assistant(message.get("content")))
@@ -88,24 +127,29 @@ class Messages:
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the tools a request offers, as chat-style definitions; those the provider runs itself are left out."""
         made: list[dict[str, Any]] = []
-        for tool in map(mapping, sequence(body.get("tools"))):
+        for tool in map(mapping, sequence(mapping(body).get("tools"))):
             function: dict[str, Any] = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
             if "input_schema" in tool:
                 function["parameters"] = tool["input_schema"]
-            elif str(tool.get("type", "")).startswith(("web_", "code_execution", "mcp_", "tool_search")):
+            elif str(tool.get("type", "")).startswith(_PROVIDER_TOOLS):
                 continue
+            elif "name" not in tool and "type" in tool:
+                # A family of tools that the client runs, named by its type alone.
+                function["name"] = str(tool["type"])
             made.append({"type": "function", "function": function})
         return made
 
     def usage(self, body: Any) -> Usage | None:
         """Return the tokens of an answer; what was read from or written to a cache is added to the input here."""
         reported = mapping(mapping(body).get("usage"))
-        fresh = count(reported.get("input_tokens"))
-        read = count(reported.get("cache_read_input_tokens"))
-        created = count(reported.get("cache_creation_input_tokens"))
+        apart = [each for each in sequence(reported.get("iterations")) if kind_of(each) in _COUNTED_APART]
+        fresh, read, created, output = (
+            _total(reported, apart, f"{kind}_tokens")
+            for kind in ("input", "cache_read_input", "cache_creation_input", "output")
+        )
         usage = Usage(
             input_tokens=None if fresh is None else fresh + (read or 0) + (created or 0),
-            output_tokens=count(reported.get("output_tokens")),
+            output_tokens=output,
             cache_read_tokens=read,
             cache_creation_tokens=created,
         )
@@ -124,6 +168,12 @@ class Messages:
 dialect = Messages()
 
 
+def _total(reported: Mapping[str, Any], apart: list[dict[str, Any]], key: str) -> int | None:
+    """Return a count of the message and of the calls beside it, None when the message's own is not told."""
+    own = count(reported.get(key))
+    return own if own is None or not apart else own + sum(count(each.get(key)) or 0 for each in apart)
+
+
 def _spoken(role: str, content: Any) -> list[Turn]:
     """Return the turns of a system or user message: each tool result is its own, text between them another."""
     kept: Role = "system" if role == "system" else "user"
@@ -133,8 +183,8 @@ def _spoken(role: str, content: Any) -> list[Turn]:
     turns: list[Turn] = []
     texts: list[str] = []
     unsupported = list(odd)
-    for block in map(mapping, sequence(content)):
-        if block.get("type") == "tool_result":
+    for block in listed(content):
+        if kind_of(block) == "tool_result":
             if texts or unsupported:
                 turns.append(Turn(kept, "\n".join(texts), unsupported=tuple(unsupported)))
                 texts, unsupported = [], []
@@ -152,17 +202,20 @@ def _result(block: Mapping[str, Any]) -> Turn:
     unsupported: list[str] = []
     if isinstance(content, str):
         texts.append(content)
-    for part in map(mapping, sequence(content)):
-        _text_of(part, texts, unsupported)
+    else:
+        for part in listed(content):
+            _text_of(part, texts, unsupported)
     call_id = text(block.get("tool_use_id"))
+    if not call_id:
+        unsupported.append("tool_result without a tool_use_id")
     return Turn("tool", "\n".join(texts), tool_call_id=call_id or None, unsupported=tuple(unsupported))
 
 
-def _text_of(block: Mapping[str, Any], texts: list[str], unsupported: list[str]) -> None:
-    if block.get("type") == "text":
-        texts.append(text(block.get("text")))
+def _text_of(block: Any, texts: list[str], unsupported: list[str]) -> None:
+    if kind_of(block) == "text":
+        add_text(block, "text", texts, unsupported)
     else:
-        unsupported.append(str(block.get("type")))
+        unsupported.append(kind_of(block))
 
 
 def _assistant(content: Any) -> Turn:
@@ -172,17 +225,17 @@ def _assistant(content: Any) -> Turn:
     calls: list[ToolCall] = []
     unsupported: list[str] = []
     reasoning = 0
-    for block in map(mapping, sequence(content)):
-        kind = block.get("type")
-        if kind == "text":
-            texts.append(text(block.get("text")))
-        elif kind == "tool_use":
+    for block in listed(content):
+        kind = kind_of(block)
+        if kind == "tool_use":
             if not block.get("id"):
                 unsupported.append("tool_use without an id")
+            if "partial_json" in block:
+                unsupported.append("tool_use with half an input")
             arguments = arguments_text(block.get("input", {}), unsupported)
             calls.append(ToolCall(text(block.get("id")), text(block.get("name")), arguments))
-        elif kind in ("thinking", "redacted_thinking"):
+        elif kind in _REASONING:
             reasoning += 1
         else:
-            unsupported.append(str(kind))
+            _text_of(block, texts, unsupported)
     return Turn("assistant", "".join(texts), tuple(calls), None, reasoning, tuple(unsupported))

@@ -5,8 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome, Turn
-from pytest_benchflow.dialects._common import CUSTOM_PARAMETERS, EVENT_STREAM, count, failure, single_effort, text
-from pytest_benchflow.dialects._responses_items import ACTION_PARAMETERS, CALLS, OUTPUTS, TurnBuilder
+from pytest_benchflow.dialects._common import (
+    CUSTOM_PARAMETERS,
+    EVENT_STREAM,
+    count,
+    failure,
+    kind_of,
+    listed,
+    single_effort,
+    text,
+)
+from pytest_benchflow.dialects._responses_items import (
+    ACTION_PARAMETERS,
+    CALLS,
+    OUTPUTS,
+    TurnBuilder,
+    item_kind,
+    tool_name,
+)
 from pytest_benchflow.dialects._responses_stream import Assembly, disassemble
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.usage import Usage
@@ -18,21 +34,29 @@ if TYPE_CHECKING:
 _INCOMPLETE = {"max_output_tokens": "truncated", "content_filter": "filtered"}
 _STATUSES = {"failed": "error", "cancelled": "error", "in_progress": "partial", "queued": "partial"}
 
-# What a model may answer with; `completed` is claimed only for what is known.
+# What an answer may hold; `completed` is claimed only for what is known. Most of it no turn can hold.
 _KNOWN_OUTPUT = frozenset(CALLS) | {
-    "message",
-    "reasoning",
-    "compaction",
-    "file_search_call",
-    "web_search_call",
-    "computer_call",
-    "image_generation_call",
+    "additional_tools",
     "code_interpreter_call",
-    "mcp_list_tools",
-    "mcp_call",
+    "compaction",
+    "computer_call",
+    "computer_call_output",
+    "file_search_call",
+    "image_generation_call",
     "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "message",
+    "program",
+    "program_output",
+    "reasoning",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
     *OUTPUTS,
 }
+_KNOWN_PARTS = frozenset({"output_text", "text", "refusal"})
 
 
 class Responses:
@@ -55,7 +79,7 @@ class Responses:
 
     def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any], path: str) -> Iterator[bytes]:  # noqa: ARG002
         """Yield a final body as the event stream that would answer `request` at `path`."""
-        return disassemble(body)
+        return disassemble(mapping(body))
 
     def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
         """Classify an exchange; an unknown state is never completed."""
@@ -75,32 +99,38 @@ class Responses:
 
     def request_turns(self, body: Mapping[str, Any]) -> list[Turn]:
         """Return the history a request carries, without what a previous_response_id stands for."""
+        body = mapping(body)
         builder = TurnBuilder()
+        if body.get("prompt"):
+            # A template kept by the provider: what it says stands before all else, and is not known.
+            builder.add({"role": "system", "content": [{"type": "prompt template"}]})
         if body.get("instructions"):
             builder.add({"role": "system", "content": body["instructions"]})
         given = body.get("input")
-        for item in [{"role": "user", "content": given}] if isinstance(given, str) else sequence(given):
-            builder.add(mapping(item))
+        for item in [{"role": "user", "content": given}] if isinstance(given, str) else listed(given):
+            builder.add(item)
         return builder.turns()
 
     def closes(self, item: Any) -> bool:
         """Tell whether what follows this item of a history can be turned into turns without it."""
-        item = mapping(item)
-        kind = item.get("type", "message")
-        return kind in OUTPUTS or (kind == "message" and item.get("role") in ("user", "system", "developer"))
+        kind = item_kind(item)
+        return kind in OUTPUTS or (kind == "message" and item.get("role") != "assistant")
 
     def response_turn(self, body: Any) -> Turn | None:
         """Return the answer as one assistant turn, None when there is none."""
         builder = TurnBuilder()
         for item in sequence(mapping(body).get("output")):
-            builder.add(mapping(item))
+            builder.add(item)
         turns = builder.turns()
-        return turns[0] if turns and turns[0].role == "assistant" else None
+        if not turns:
+            return None
+        turn = next((each for each in turns if each.role == "assistant"), Turn("assistant"))
+        others = tuple(f"{each.role} item in an answer" for each in turns if each is not turn)
+        return turn._replace(unsupported=turn.unsupported + others) if others else turn
 
     def tools(self, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the tools a request offers, as chat-style definitions; those the provider runs itself are left out."""
-        made = (_tool(mapping(tool)) for tool in sequence(body.get("tools")))
-        return [tool for tool in made if tool is not None]
+        return [made for tool in sequence(mapping(body).get("tools")) for made in _tools(mapping(tool))]
 
     def usage(self, body: Any) -> Usage | None:
         """Return the tokens of an answer; input tokens include cached ones here."""
@@ -110,6 +140,7 @@ class Responses:
             input_tokens=count(reported.get("input_tokens")),
             output_tokens=count(reported.get("output_tokens")),
             cache_read_tokens=count(details.get("cached_tokens")),
+            cache_creation_tokens=count(details.get("cache_write_tokens")),
             total_tokens=count(reported.get("total_tokens")),
         )
         return None if usage == Usage() else usage
@@ -129,25 +160,36 @@ dialect = Responses()
 
 def _finished(output: list[Any]) -> Outcome:
     """Classify an answer that says it is complete by what its items say."""
-    for item in map(mapping, output):
-        kind = item.get("type")
+    for item in output:
+        kind = item_kind(item)
         if kind not in _KNOWN_OUTPUT:
             return Outcome("partial", f"unknown output item {kind!r}")
         if item.get("status") in ("incomplete", "in_progress"):
             return Outcome("partial", f"a {kind} item is {item['status']}")
-        for part in map(mapping, sequence(item.get("content"))):
-            if part.get("type") == "refusal":
+        for part in sequence(item.get("content")) if kind == "message" else ():
+            if kind_of(part) == "refusal":
                 return Outcome("refused", text(part.get("refusal"))[:300])
+            if kind_of(part) not in _KNOWN_PARTS:
+                return Outcome("partial", f"unknown content part {kind_of(part)!r}")
     return Outcome("completed")
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = tool.get("type")
-    if kind == "function":
-        return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
-    if kind == "custom":
-        kept = {key: tool[key] for key in ("name", "description") if key in tool}
-        return {"type": "function", "function": {**kept, "parameters": CUSTOM_PARAMETERS}}
+def _tools(tool: Mapping[str, Any], namespace: str = "") -> Iterator[dict[str, Any]]:
+    kind = kind_of(tool)
+    if kind == "namespace":
+        for inner in map(mapping, sequence(tool.get("tools"))):
+            if kind_of(inner) in ("function", "custom"):
+                yield from _tools(inner, text(tool.get("name")))
+        return
     if kind in ACTION_PARAMETERS:
-        return {"type": "function", "function": {"name": kind, "parameters": ACTION_PARAMETERS[kind]}}
-    return None
+        yield {"type": "function", "function": {"name": kind, "parameters": ACTION_PARAMETERS[kind]}}
+    if kind not in ("function", "custom"):
+        return
+    function = {key: value for key, value in tool.items() if key != "type"}
+    if kind == "custom":
+        function = {key: tool[key] for key in ("name", "description") if key in tool} | {
+            "parameters": CUSTOM_PARAMETERS
+        }
+    if namespace:
+        function["name"] = tool_name(text(function.get("name")), namespace)
+    yield {"type": "function", "function": function}

@@ -6,7 +6,7 @@ Backends are found by file name (see `registry`); none of them is imported here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import socket
@@ -270,8 +270,7 @@ class Agent(Protocol):
         """Work on one instruction and return; never raises for what an agent does, AgentError when it cannot start."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(NamedTuple):
     """A call of a tool by a model; `arguments` is the JSON text as the model wrote it."""
 
     id: str
@@ -279,8 +278,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One turn of a conversation, whatever the wire format."""
 
     role: Role
@@ -291,8 +289,7 @@ class Turn:
     unsupported: tuple[str, ...] = ()  # item or part types that could not be mapped: the row must be refused
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How an exchange ended; `kind` is completed, truncated, filtered, refused, partial or error, `reason` says why."""
 
     kind: str
@@ -356,6 +353,7 @@ class Conversation:
     tools: list[dict[str, Any]]  # chat-style; each with its last schema
     origins: tuple[int | None, ...]  # for each message the exchange that answered with it; None: not the model's own
     exchanges: Mapping[int, ExchangeFacts]  # by index: all that `origins` names
+    repeated: frozenset[int]  # those of them that an earlier branch holds too
     reward: float
     task: str | None = None
     agent: str | None = None
@@ -377,7 +375,12 @@ class ExchangeFacts:
 class Exporter(Protocol):
     """An export format: the object named `exporter` in `exporters/NAME.py`, a dash in the name an underscore."""
 
-    columns: Mapping[str, type] | None  # of every row, each of this one JSON type, for formats that trainers load
+    versions: Sequence[str]  # of the format that it can write, the newest last; empty: it has none
+    columns: Mapping[str, type] | None  # of every row, with the one type each of them has; None: rows differ
+    loaders: Sequence[str]  # packages that must load the file when they are installed: pyarrow, datasets
 
-    def rows(self, conversation: Conversation) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a conversation. Raises: UnsupportedError: this format cannot hold it."""
+    def rows(self, conversation: Conversation, version: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a conversation, in a version of the format ("" when it has none).
+
+        Raises: UnsupportedError ("reason: detail") when the format cannot hold the conversation.
+        """

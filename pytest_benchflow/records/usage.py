@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one exchange; `input_tokens` includes cache reads and writes, `output_tokens` includes reasoning.
 
     None means that the provider did not say; it is never read as 0.

@@ -5,7 +5,7 @@ A request mostly carries what the one before carried and a little more; only wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Pairing:
             self.dropped += 1
         elif kept[-1].role == "tool" and kept[-1].tool_call_id == turn.tool_call_id:
             parts.append(turn.text)
-            kept[-1] = replace(kept[-1], text=f"{kept[-1].text}\n{turn.text}")
+            kept[-1] = kept[-1]._replace(text=f"{kept[-1].text}\n{turn.text}")
             self.joined += 1
         else:
             self.problems.append(f"two different results for the call {turn.tool_call_id}")

@@ -208,7 +208,7 @@ class _Judge:
         if where is None and re.search(r"(?:^|/)(?:solution|oracle)/solve\.sh\Z", path) and path not in self._made:
             where = "solution"
         if where in ("tests", "solution"):
-            if _in_vain(action, path, done):
+            if in_vain(action, path, done):
                 self._tell("doubt", f"the agent tried to read {path}, {_NAMED[where]}, and did not find it", action)
             else:
                 self._tell("answers", f"the agent read {path}, {_NAMED[where]}", action)
@@ -268,7 +268,7 @@ def _family(path: str) -> str:
     return re.sub(r"[\d.]+\Z", "", posixpath.basename(path))
 
 
-def _in_vain(action: Action, path: str, done: list[Operation]) -> bool:
+def in_vain(action: Action, path: str, done: list[Operation]) -> bool:
     """Tell from a call's result whether a read found nothing; without a result it counts as a read."""
     if action.output is None:
         return False

@@ -26,6 +26,7 @@ class Export:
     """What an export did; `skipped` and `exported` add up to `seen`."""
 
     format: str
+    version: str  # of the format; "" when it has none
     out: Path
     seen: int = 0
     exported: int = 0  # rollouts that gave rows
@@ -45,6 +46,7 @@ class Export:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {
             "format": self.format,
+            "format_version": self.version or None,
             "file": self.out.name,
             "sha256": digest,
             "plugin_version": __version__,
@@ -70,15 +72,17 @@ def export(
     min_reward: float | None = None,
     side_calls: bool = False,
     manifest: Path | None = None,
+    version: str | None = None,
 ) -> Export:
     """Write the rollouts at or below `paths` to `out` in a format, and say what was written.
 
     One rollout is in memory at a time. Raises: UsageError, RecordError when what was written does not load.
     """
     exporter: Exporter = registry.load("exporters", name.replace("-", "_"), "exporter")
+    written = _version(name, exporter, version)
     rollouts = _rollouts(paths, [out, *([manifest] if manifest else [])])
-    done = Export(name, out)
-    with RowFile(out, exporter.columns) as file:
+    done = Export(name, written, out)
+    with RowFile(out, exporter) as file:
         for path in rollouts:
             done.seen += 1
             try:
@@ -93,13 +97,23 @@ def export(
     return done
 
 
+def _version(name: str, exporter: Exporter, version: str | None) -> str:
+    """Return the version of the format to write, the newest by default. Raises: UsageError."""
+    if version is None:
+        return exporter.versions[-1] if exporter.versions else ""
+    if version not in exporter.versions:
+        known = ", ".join(exporter.versions) or "none"
+        raise UsageError(f"{name} has no version {version!r} that can be written; there are: {known}")
+    return version
+
+
 def _write(file: RowFile, exporter: Exporter, found: Iterable[Conversation], path: Path, done: Export) -> None:
     """Write the rows of a rollout. Raises: Skipped when none of its conversations gives one."""
     refused: list[Skipped] = []
     before = file.rows
     for conversation in found:
         try:
-            rows = list(exporter.rows(conversation))
+            rows = list(exporter.rows(conversation, done.version))
         except UnsupportedError as error:
             reason, _, detail = str(error).partition(": ")
             refused.append(Skipped(reason, f"{conversation.role} branch {conversation.branch}: {detail}"))

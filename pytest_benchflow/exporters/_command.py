@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--side-calls", action="store_true", help="also rows of side calls: titles, summaries, sub-agents"
     )
+    parser.add_argument(
+        "--format-version", metavar="V", help="an older version of the format, such as 1.7 for atif (default: newest)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -48,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
         min_reward=options.min_reward,
         side_calls=options.side_calls,
         manifest=options.manifest,
+        version=options.format_version,
     )
     for line in summary(done):
         sys.stdout.write(line + "\n")

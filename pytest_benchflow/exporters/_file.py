@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import orjson
 
 from pytest_benchflow.errors import UnsupportedError
-from pytest_benchflow.exporters._load import load_back
-from pytest_benchflow.exporters._strict import check_messages
+from pytest_benchflow.exporters._load import load_back, read_back
 from pytest_benchflow.training.messages import scrub
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
     from typing import Self
+
+    from pytest_benchflow.contracts import Exporter
 
 
 class RowFile:
@@ -28,12 +29,13 @@ class RowFile:
     one that shows every column has been written.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, type] | None) -> None:
+    def __init__(self, path: Path, exporter: Exporter) -> None:
         self.path = path
         self.rows = 0
         self.longest = 0
-        self._columns = columns
-        self._shown = columns is None
+        self._columns = exporter.columns
+        self._loaders = exporter.loaders
+        self._shown = not exporter.loaders
         self._draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
     def __enter__(self) -> Self:
@@ -60,14 +62,15 @@ class RowFile:
             self._flush_kept()
 
     def finish(self) -> str | None:
-        """Give the file its name and return what reading it back could not show, None when it was read back.
+        """Read the file back, give it its name, and return what could not be tried, None when all was.
 
         Raises: RecordError when it does not load.
         """
         self._flush_kept()
         self._file.flush()
         os.fsync(self._file.fileno())
-        missing = load_back(self._draft, self.rows, self.longest) if self._columns is not None else None
+        read_back(self._draft, self.rows, self._columns)
+        missing = load_back(self._draft, self.rows, self.longest, self._loaders)
         self._draft.replace(self.path)
         return missing
 
@@ -92,7 +95,6 @@ def row_line(row: dict[str, Any], columns: Mapping[str, type] | None) -> bytes:
     if columns is not None:
         kinds = {key: type(value) for key, value in row.items()}
         assert kinds == dict(columns), f"a row has the columns {kinds}, not {columns}"
-        check_messages(row["messages"])
     return line
 
 

@@ -98,6 +98,7 @@ class _Builder:
         self._messages = Messages()
         self._redactor = Redactor()
         self._made: dict[int, tuple[dict[str, Any], dict[str, Any], int]] = {}
+        self._told: set[int] = set()  # exchanges that a branch made before holds
 
     def conversation(self, branch: Branch, role: str, number: int, exchanges: Sequence[Exchange]) -> Conversation:
         """Return a branch as messages and tools without secrets."""
@@ -110,7 +111,10 @@ class _Builder:
         before = self._redactor.count
         tools, redefined = _union(offering(branch, mine))
         tools = self._redactor.value(scrub(tools))
-        used = {origin: exchange for exchange in mine for origin in origins if exchange.index == origin}
+        named = set(origins)
+        used = {exchange.index: _facts(exchange) for exchange in mine if exchange.index in named}
+        repeated = frozenset(self._told.intersection(used))
+        self._told.update(used)
         return Conversation(
             rollout=self._rollout,
             role=role,
@@ -118,7 +122,8 @@ class _Builder:
             messages=list(messages),
             tools=tools,
             origins=tuple(origins),
-            exchanges={index: _facts(exchange) for index, exchange in used.items() if index is not None},
+            exchanges=used,
+            repeated=repeated,
             reward=self._reward,
             task=_text(self._info.get("task_name")),
             agent=_text(self._info.get("agent")),

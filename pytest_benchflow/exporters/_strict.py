@@ -14,20 +14,18 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Conversation
 
 
-def columns_of(conversation: Conversation) -> list[dict[str, Any]]:
-    """Return the messages with every key in each, null where it has nothing: loaders want one type for all."""
-    return [
-        {
-            "role": message["role"],
-            "content": message["content"],
-            "tool_calls": message.get("tool_calls"),
-            "tool_call_id": message.get("tool_call_id"),
-        }
-        for message in conversation.messages
-    ]
+def calls_of(message: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    """Return the calls of a message, none for most."""
+    return message.get("tool_calls") or ()
 
 
-def info(conversation: Conversation) -> dict[str, Any]:
+def parsed(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call with its arguments as an object."""
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": orjson.loads(function["arguments"])}}
+
+
+def about(conversation: Conversation) -> dict[str, Any]:
     """Return where a row comes from and what was done to it."""
     return {
         "source": "benchflow",
@@ -38,6 +36,7 @@ def info(conversation: Conversation) -> dict[str, Any]:
         "role": conversation.role,
         "branch": conversation.branch,
         "exchanges": sorted(conversation.exchanges),
+        "repeated_exchanges": sorted(conversation.repeated),
         "redactions": conversation.redactions,
         "trainable_text_redacted": conversation.trainable_redacted,
         "tools_redefined": list(conversation.tools_redefined),
@@ -52,7 +51,7 @@ def info(conversation: Conversation) -> dict[str, Any]:
 def check_conversation(conversation: Conversation) -> None:
     """Refuse what no trainer should read. Raises: UnsupportedError, its text a countable reason and the facts."""
     check_messages(conversation.messages)
-    if not conversation.tools and any(message.get("tool_calls") for message in conversation.messages):
+    if not conversation.tools and any(calls_of(message) for message in conversation.messages):
         raise UnsupportedError("calls_without_tools: the conversation calls tools that no request offered")
 
 
@@ -68,7 +67,7 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
             raise UnsupportedError(f"system_message_inside: {where}")
         if role == "tool" and message.get("tool_call_id") not in called:
             raise UnsupportedError(f"orphan_tool_result: {where} answers no call before it")
-        calls = message.get("tool_calls") or ()
+        calls = calls_of(message)
         if role in ("user", "assistant") and not content.strip() and not calls:
             raise UnsupportedError(f"empty_turn: {where} holds nothing")
         for call in calls:

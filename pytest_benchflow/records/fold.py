@@ -25,6 +25,8 @@ _AFTER_ELEMENT = b",] \t\r\n"
 _PIECE = 1 << 14
 _AFTER = 16
 _COMMA = ord(",")
+# Tools and a system prompt, but no conversation, are kept from one file to the next.
+_COMMON = 1 << 16
 # Threads of one log that are told apart, such as an agent's and its sub-agent's.
 _KEPT = 3
 _MARK = f"\x7f{secrets.token_hex(8)}:"
@@ -89,6 +91,12 @@ class Folder:
         self._after: dict[str, bytes] = {}  # what follows an array of this key
         # The keys of the line before, in their order: what is not there is not searched for through a whole line.
         self._order: list[str] | None = None
+
+    def start(self) -> Folder:
+        """Return this one ready for another file: of what is known the beginnings stay, which files have in common."""
+        for kept in self._known.values():
+            kept[:] = [known if len(known.data) <= _COMMON else known.until(1) for known in kept if known.ends][:1]
+        return self
 
     def parse(self, line: Line) -> Any:
         """Return the value of a line. Raises: ValueError (not JSON, not UTF-8, a key twice, nested too deeply)."""

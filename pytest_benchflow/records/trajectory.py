@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def read_exchanges(path: Path) -> Log:
 
     Raises: OSError.
     """
-    folder = Folder(_REPEATED, lambda record: [mapping(mapping(mapping(record).get("request")).get("body"))])
+    folder = _FOLDERS.exchanges.start()
     return [_record(path, line, folder.parse) for line in each_line(path)]
 
 
@@ -43,8 +44,7 @@ def read_rows(path: Path) -> Log:
 
     Raises: OSError.
     """
-    # A row is folded by itself: its steps repeat each other.
-    return [_record(path, line, Folder(("prompt",), _prompted, within=True).parse) for line in each_line(path)]
+    return [_record(path, line, _FOLDERS.rows.start().parse) for line in each_line(path)]
 
 
 def read_events(path: Path) -> Log:
@@ -71,7 +71,22 @@ def _record(path: Path, line: Line, parse: Callable[[Line], Any]) -> dict[str, A
     return record
 
 
+def _asked(record: Any) -> list[dict[str, Any]]:
+    return [mapping(mapping(mapping(record).get("request")).get("body"))]
+
+
 def _prompted(row: Any) -> Iterator[dict[str, Any]]:
     yield mapping(row)
     for step in sequence(mapping(row).get("trajectory")):
         yield mapping(step)
+
+
+class _Folders(threading.local):
+    """The folders of a thread: rollouts of one experiment have tools and system prompt in common."""
+
+    def __init__(self) -> None:
+        self.exchanges = Folder(_REPEATED, _asked)
+        self.rows = Folder(("prompt",), _prompted, within=True)
+
+
+_FOLDERS = _Folders()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._baseline import SHIPPED
+from pytest_benchflow.checks._catalogue import skill_facts
 from pytest_benchflow.checks._check import Check, CheckReport, Finding, all_checks, run_checks
 from pytest_benchflow.checks._evidence import RebuiltRollout, rebuilt, uses_model
 from pytest_benchflow.checks.verdict import verdict_of
@@ -214,7 +215,7 @@ def _facts(rollout: Rollout, result: Mapping[str, Any], config: Mapping[str, Any
         "truncated_steps": sum(mapping(step).get("is_truncated") is True for step in _steps(rollout)),
         "effort": _effort(rollout, row, config),
         "acp_transport": _text(config.get("acp_transport")),
-        "task_skills_loading": integer(result.get("task_skills_loading")),
+        "task_skills_loading": skill_facts(rollout)["task_skills_loading"],
         "timing_total_s": number(mapping(result.get("timing")).get("total")),
         "cost_usd": number(usage.get("cost_usd")),
         "price_source": _text(usage.get("price_source")),

@@ -6,6 +6,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.checks._catalogue import skill_facts
 from pytest_benchflow.checks._check import run_checks
 from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.records.journal import write_json
@@ -52,7 +53,11 @@ def complete(rundir: RunDir, result: dict[str, Any], config: Mapping[str, Any]) 
         result["export_error"] = f"{type(error).__name__}: {error}"
         result["error_details"] = result["error_details"] or traceback.format_exc()
     write_json(rundir.result, result)
-    report = run_checks(Rollout(rundir.path))
+    rollout = Rollout(rundir.path)
+    skills = skill_facts(rollout)
+    for record in (result, rollout.result):
+        record.update(skills)
+    report = run_checks(rollout)
     verdict, category = verdict_of(report.findings, result)
     result["verdict"], result["verdict_category"] = verdict, category
     result["checks"] = report.as_json()
@@ -91,8 +96,6 @@ def _result(state: RolloutState) -> dict[str, Any]:
     result["agent_result"].update(usage_source=source, reported=reported or None)
     return {
         **result,
-        # What an agent made of skills it was given is not known here.
-        "task_skills_loading": 0 if without_skills else None,
         "n_skill_invocations": 0 if without_skills else None,
         "rewards": rewards,
         "step_rewards": {step.name or "task": dict(score.rewards or {}) for step, score in state.scores},

@@ -70,13 +70,16 @@ class Runs:
         """Return the cells of the items of this session; an override of a rung may still make another of one."""
         if self.items is None:
             return None
+        return [cell for item in self.items if (cell := self.planned_cell(item)) is not None]
+
+    def planned_cell(self, item: pytest.Item) -> RolloutConfig | None:
+        """Return the cell whose rollout an item asks for; None: it asks for none, or says so when it runs."""
         from pytest_benchflow.rollout.cell import task_of
 
-        cells = [cell for item in self.items if (cell := self._cell_of(item)) is not None]
-        return [replace(cell, distinguish=self.shares_its_name(task_of(cell))) for cell in cells]
+        cell = self._cell_of(item)
+        return None if cell is None else replace(cell, distinguish=self.shares_its_name(task_of(cell)))
 
     def _cell_of(self, item: pytest.Item) -> RolloutConfig | None:
-        """Return the cell whose rollout an item asks for; None: it asks for none, or says so when it runs."""
         cell: RolloutConfig | None = getattr(item, "cell", None)
         if cell is None and asks_for_rollout(item):
             callspec = getattr(item, "callspec", None)
@@ -88,10 +91,14 @@ class Runs:
                     return plan(self.settings, _load(marked_path(item)))[0]
         return cell
 
-    def get(self, config: RolloutConfig, task: Task) -> Rollout:
-        """Return the rollout of a cell, run at most once in the whole session."""
+    def get(self, config: RolloutConfig, task: Task, item: pytest.Item) -> Rollout:
+        """Return the rollout of a cell that an item asks for, run at most once in the whole session."""
+        from pytest_benchflow.rollout.cell import task_of
+
         phases: list[str] = []
-        rollout = self.session().get(config, self._watcher(config, task, phases))
+        planned = self.planned_cell(item)
+        name = planned.rollout_name(task_of(planned)) if planned else None
+        rollout = self.session().get(config, self._watcher(config, task, phases), planned=name)
         # No phase: another item or another worker ran it, and told of it.
         if phases and self.finished:
             self.finished(rollout.path)
@@ -262,7 +269,7 @@ def rollout(
             model=model if resolve_agent(agent).uses_model else "none",
             distinguish=runs.shares_its_name(task),
         )
-        finished = runs.get(config, task)
+        finished = runs.get(config, task, request.node)
         _remember(request, finished)
     if isinstance(llm_proxy, LlmProxy):
         llm_proxy.follow(finished)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.coverage import coverage
 from pytest_benchflow.records.journal import read_records, write_json
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
-from pytest_benchflow.records.values import mapping, sequence
+from pytest_benchflow.records.values import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,23 +31,22 @@ def is_ours(job: dict[str, Any]) -> bool:
     return "pytest_benchflow" in mapping(job.get("versions"))
 
 
-def runs_of(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the sessions that job.json tells of, in the order they began."""
-    run = {name: value for name, value in job.items() if name not in ("job_name", "further_runs")}
-    return [run, *(further for further in sequence(job.get("further_runs")) if isinstance(further, dict))]
-
-
 def write_job_files(job_dir: Path) -> dict[str, Any]:
     """Write results.jsonl, summary.json and, where a row cannot be read, results.errors.json; return the summary."""
     rollouts = rollouts_of(job_dir)
     _write_rows(job_dir, rollouts)
-    summary = summarise(rollouts)
+    found = coverage(job_dir, {rollout.path.name: _healthy(rollout) for rollout in rollouts})
+    summary = summarise(rollouts, skipped=len(found.skipped))
+    summary |= {"coverage": found.counts(), **found.left_out()}
     write_json(job_dir / "summary.json", summary)
     return summary
 
 
-def summarise(rollouts: Iterable[Rollout]) -> dict[str, Any]:
-    """Count verdicts, rewards, tokens and cost. Unhealthy rollouts stay in `asked` and out of every mean."""
+def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any]:
+    """Count verdicts, rewards, tokens and cost. Unhealthy rollouts stay in `asked` and out of every mean.
+
+    Cells that were skipped are a verdict, and no rollouts.
+    """
     verdicts: Counter[str] = Counter()
     categories: Counter[str] = Counter()
     rewards: list[float] = []
@@ -81,12 +81,19 @@ def summarise(rollouts: Iterable[Rollout]) -> dict[str, Any]:
     healthy = sum(verdicts[name] for name in HEALTHY_VERDICTS)
     return {
         "rollouts": {"asked": asked, "healthy": healthy, "unhealthy": asked - healthy},
-        "verdicts": dict(sorted(verdicts.items())),
+        "verdicts": dict(sorted((+(verdicts + Counter(skipped=skipped))).items())),
         "unhealthy_categories": dict(sorted(categories.items())),
         "reward": {"scored": len(rewards), "asked": asked, "mean": sum(rewards) / len(rewards) if rewards else None},
         "tokens": {"total": None if without_tokens else tokens, "subtotal": tokens, "unknown": without_tokens},
         "cost_usd": {"total": None if unpriced else cost, "priced_subtotal": cost, "unpriced": unpriced},
     }
+
+
+def _healthy(rollout: Rollout) -> bool:
+    try:
+        return rollout.healthy
+    except RecordError:
+        return False
 
 
 def _write_rows(job_dir: Path, rollouts: list[Rollout]) -> None:

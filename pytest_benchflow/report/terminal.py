@@ -48,7 +48,7 @@ class RolloutReport:
         self._settings = settings
         self._rollouts: dict[str, Summary] = {}
         self._skipped: dict[str, bool] = {}
-        self._reasons: dict[str, None] = {}  # why rollouts were skipped, each once
+        self._reasons: dict[str, str] = {}  # why a cell left no rollout, by file and cell of the items that say so
         self._shown: list[str] = []  # the rollout whose line is open, and the phases it has shown
         self._told: set[str] = set()  # items whose line says how they ended
 
@@ -103,8 +103,10 @@ class RolloutReport:
         role, summary = role_of(report), summary_of(report)
         if role:
             self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
-        if role and report.skipped and isinstance(report.longrepr, tuple | list):
-            self._reasons[one_line(report.longrepr[2]).removeprefix("Skipped: ")] = None
+        if role and summary is None and report.skipped and isinstance(report.longrepr, tuple | list):
+            file, _, name = report.nodeid.rpartition("::")
+            reason = one_line(report.longrepr[2]).removeprefix("Skipped: ")
+            self._reasons[f"{file}[{name.partition('[')[2]}"] = reason
         if summary is not None and summary.directory not in self._rollouts:
             self._rollouts[summary.directory] = summary
             if self._terminal is not None and self._verbosity >= 0:
@@ -146,16 +148,20 @@ class RolloutReport:
 
         `cut` are the directories of those that an interrupt ended.
         """
-        if self.all_skipped:
-            self._write_reasons(terminal)
         if self._rollouts:
             self._write_table(terminal)
+        if self._reasons:
+            self._write_reasons(terminal)
         for directory in cut:
             terminal.write_line(f"interrupted: {one_line(directory)}", red=True)
 
     def _write_reasons(self, terminal: pytest.TerminalReporter) -> None:
-        terminal.write_line("no rollout could run here, so this run fails: every one was skipped", red=True)
-        reasons = list(self._reasons)
+        if self.all_skipped:
+            terminal.write_line("no rollout could run here, so this run fails: every one was skipped", red=True)
+        else:
+            asked = len(self._reasons) + len(self._rollouts)
+            terminal.write_line(f"skipped: {len(self._reasons)} of {asked} rollouts, which cannot run here")
+        reasons = list(dict.fromkeys(self._reasons.values()))
         for reason in reasons[:_REASONS]:
             terminal.write_line(f"  {reason}")
         if len(reasons) > _REASONS:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError, UsageError
-from pytest_benchflow.records.job import is_ours, runs_of, write_job_files
+from pytest_benchflow.records.coverage import CELLS, runs_of
+from pytest_benchflow.records.job import is_ours, write_job_files
 from pytest_benchflow.records.journal import Journal, read_json, write_json
 from pytest_benchflow.records.recover import recover_pending
 from pytest_benchflow.records.redact import Redactor
@@ -60,9 +61,9 @@ def begin_job(
 
 
 def note_cell(job_dir: Path, name: str, settings: Settings, **what: Any) -> None:
-    """Record what became of a planned cell that leaves no rollout of its name; see `records.coverage`."""
+    """Record of a planned cell that leaves no rollout of its name why: `skipped`, `error`, or the other `rollout`."""
     record = {"cell": name, "time": now(), **what}
-    journal = Journal(job_dir / "cells.jsonl", Redactor(_secrets(settings)).value)
+    journal = Journal(job_dir / CELLS, Redactor(_secrets(settings)).value)
     try:
         journal.append(record)
     finally:

@@ -8,16 +8,16 @@ import signal
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
-from pytest_benchflow.errors import BenchflowError, RecordError, UsageError
+from pytest_benchflow.errors import BenchflowError, RecordError, UnsupportedError, UsageError
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.cell import resolve, settled, task_of
 from pytest_benchflow.rollout.host import Host
-from pytest_benchflow.rollout.job import begin_job, finish_job, recover_jobs
+from pytest_benchflow.rollout.job import begin_job, finish_job, note_cell, recover_jobs
 from pytest_benchflow.rollout.matrix import matrix_record
 from pytest_benchflow.rollout.place import held, rundir_of
 from pytest_benchflow.rollout.pool import Pool
@@ -60,6 +60,7 @@ class RolloutSession:
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
         self._finished: dict[Path, tuple[RolloutConfig, Rollout | BenchflowError]] = {}
+        self._renamed: set[str] = set()  # planned cells whose rollout has another name
         self._handlers: dict[int, Any] = {}
         self._signalled = float("-inf")
 
@@ -96,10 +97,13 @@ class RolloutSession:
                 "--benchflow-jobs-dir takes a directory that can be written, or made"
             ) from None
 
-    def get(self, config: RolloutConfig, watch: Callable[[str], None] | None = None) -> Rollout:
+    def get(
+        self, config: RolloutConfig, watch: Callable[[str], None] | None = None, *, planned: str | None = None
+    ) -> Rollout:
         """Return the rollout of this configuration, running it if this session has not yet.
 
-        Raises: UnsupportedError (skip), UsageError, TaskError, ProviderError; KeyboardInterrupt after cleaning up.
+        `planned` is the name of the cell of the matrix that asks for it. Raises: UnsupportedError (skip), UsageError,
+        TaskError, ProviderError; KeyboardInterrupt after cleaning up.
         """
         config = settled(config)
         task = task_of(config)
@@ -108,6 +112,12 @@ class RolloutSession:
         known = self._finished.get(rundir.path)
         if known is None:
             known = self._finished[rundir.path] = (asked, self._run(config, rundir, watch))
+            if isinstance(known[1], BenchflowError):
+                kind = "skipped" if isinstance(known[1], UnsupportedError) else "error"
+                self._note(rundir.path.name, **{kind: str(known[1])})
+        if planned and planned != rundir.path.name and planned not in self._renamed:
+            self._renamed.add(planned)
+            self._note(planned, rollout=rundir.path.name)
         if known[0] != asked:
             raise UsageError(
                 f"{rundir.path.name} has been run with other settings in this session; rollouts are told apart by "
@@ -135,6 +145,13 @@ class RolloutSession:
                 "before is there, and is completed at the next start"
             )
         return Rollout(rundir.path)
+
+    def _note(self, cell: str, **what: str) -> None:
+        """Let the summary tell of a cell that leaves no rollout of its name."""
+        # What cannot be written for want of room is told by the item all the same.
+        with suppress(OSError):
+            if self._begun:
+                note_cell(self.job_dir, cell, self.settings, **what)
 
     def host(self) -> Host:
         """Return what this process's rollouts share, started on first use."""

@@ -41,12 +41,12 @@ class _Known:
     counts: list[int] = field(default_factory=list)  # how many elements end there
     values: list[Any] = field(default_factory=list)
 
-    def opens(self, buffer: bytearray, start: int, end: int) -> bool:
+    def opens(self, buffer: bytes, start: int, end: int) -> bool:
         """Tell whether an array that starts there begins with all of this one."""
         after = start + len(self.data)
         return after < end and buffer[after] in _AFTER_ELEMENT and buffer.startswith(self.data, start, end)
 
-    def shared(self, buffer: bytearray, start: int, end: int) -> int:
+    def shared(self, buffer: bytes, start: int, end: int) -> int:
         """Return how many of the known ends an array that starts there has too."""
         if self.opens(buffer, start, end):
             return len(self.ends)
@@ -100,7 +100,11 @@ class Folder:
 
     def parse(self, line: Line) -> Any:
         """Return the value of a line. Raises: ValueError (not JSON, not UTF-8, a key twice, nested too deeply)."""
-        spans = self._spans(line)
+        try:
+            spans = self._spans(line)
+        except ValueError:
+            # Read as a whole, the line tells better what is wrong with it.
+            return strict(line.bytes())
         if spans:
             rest, position = bytearray(), line.start
             view = memoryview(line.buffer)
@@ -193,11 +197,11 @@ class Folder:
         end = buffer.find(after, origin, limit) if after else -1
         if end < 0 or not _take(known, buffer, origin, end):
             end = _walk(known, line, origin)
-            self._after[key] = bytes(memoryview(buffer)[end : min(end + _AFTER, limit)])
+            self._after[key] = buffer[end : min(end + _AFTER, limit)]
         return _Span(opening, end + 1, known.values)
 
     @staticmethod
-    def _choose(kept: list[_Known], buffer: bytearray, start: int, end: int) -> _Known:
+    def _choose(kept: list[_Known], buffer: bytes, start: int, end: int) -> _Known:
         """Return the array known to begin like this one, cut to what both have, and keep it as the latest."""
         best, count = None, 0
         for known in kept:
@@ -217,11 +221,11 @@ class Folder:
         return best
 
 
-def _take(known: _Known, buffer: bytearray, origin: int, end: int) -> bool:
+def _take(known: _Known, buffer: bytes, origin: int, end: int) -> bool:
     """Parse what is supposed to be the rest of an array; that it parses proves it, as brackets and quotes match."""
     if origin == end:
         return True
-    rest = bytes(memoryview(buffer)[origin:end]).rstrip(_SPACE)
+    rest = buffer[origin:end].rstrip(_SPACE)
     added = rest.lstrip(_SPACE)
     if known.ends and added:
         if added[0] != _COMMA:

@@ -1,4 +1,4 @@
-"""Read a JSONL file line by line in one reused buffer: no line is copied to be looked at."""
+"""Read a JSONL file line by line without a copy of each line: a line is a stretch of what was read in one go."""
 
 from __future__ import annotations
 
@@ -11,64 +11,60 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _WINDOW = 1 << 20
+_LARGE = 1 << 24
 _BLANK = b" \t\r"
 
 
 @dataclass(slots=True)
 class Line:
-    """A line as a stretch of a buffer, the newline left out; valid until the next line is asked for."""
+    """A line, the newline left out."""
 
     number: int  # from 1
-    buffer: bytearray
+    buffer: bytes
     start: int
     end: int
     ended: bool  # a newline came; without one a writer was cut off
 
     def bytes(self) -> bytes:
         """Return a copy of the line."""
-        return bytes(memoryview(self.buffer)[self.start : self.end])
+        return self.buffer[self.start : self.end]
 
 
 def each_line(path: Path) -> Iterator[Line]:
-    """Yield each line that is not blank; only a newline ends a line. Memory: 1 MiB or the longest line.
+    """Yield each line that is not blank; only a newline ends a line. Memory: 2 MiB, or twice the longest line.
 
-    Raises: OSError.
+    A file of one huge line takes the memory of that line. Raises: OSError.
     """
     with path.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        buffer = bytearray(min(_WINDOW, size) + 1)
-        number = start = filled = seen = 0
+        number = offset = 0
+        size = _WINDOW
         while True:
-            end = buffer.find(b"\n", start + seen, filled)
-            if end >= 0:
+            # What is left of a window is read again at the beginning of the next, so that each line lies in one.
+            data = _read(file.fileno(), size, offset)
+            start = 0
+            while (end := data.find(b"\n", start)) >= 0:
                 number += 1
-                if not _is_blank(buffer, start, end):
-                    yield Line(number, buffer, start, end, ended=True)
-                start, seen = end + 1, 0
-                continue
-            seen = filled - start
-            if filled == len(buffer):
-                buffer, start, filled = _make_room(buffer, start, filled, size)
-            got = file.readinto(memoryview(buffer)[filled:])
-            if not got:
+                if not _is_blank(data, start, end):
+                    yield Line(number, data, start, end, ended=True)
+                start = end + 1
+            if len(data) < size:
                 break
-            filled += got
-        if filled > start and not _is_blank(buffer, start, filled):
-            yield Line(number + 1, buffer, start, filled, ended=False)
+            offset += start
+            if 2 * start < size:
+                size = min(size * (2 if size < _LARGE else 8), max(size, os.fstat(file.fileno()).st_size - offset + 1))
+            del data
+        if not _is_blank(data, start, len(data)):
+            yield Line(number + 1, data, start, len(data), ended=False)
 
 
-def _make_room(buffer: bytearray, start: int, filled: int, size: int) -> tuple[bytearray, int, int]:
-    """Move the begun line to the front, in a larger buffer when it fills this one."""
-    kept = filled - start
-    if start:
-        buffer[:kept] = memoryview(buffer)[start:filled].tobytes() if kept < start else buffer[start:filled]
-        return buffer, 0, kept
-    # A file that holds one huge line is read into a buffer of its size, not of the next power of two.
-    wanted = max(size + 1, kept + _WINDOW) if 2 * kept >= size else 2 * kept
-    larger = bytearray(wanted)
-    larger[:kept] = buffer
-    return larger, 0, kept
+def _read(descriptor: int, size: int, offset: int) -> bytes:
+    """Return `size` bytes of a file, less only at its end."""
+    data = os.pread(descriptor, size, offset)
+    # One call reads 2 GiB at most.
+    while 0 < len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += more
+    return data
 
 
-def _is_blank(buffer: bytearray, start: int, end: int) -> bool:
-    return end - start < 64 and not buffer[start:end].strip(_BLANK)
+def _is_blank(data: bytes, start: int, end: int) -> bool:
+    return end - start < 64 and not data[start:end].strip(_BLANK)

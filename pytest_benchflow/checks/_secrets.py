@@ -2,132 +2,160 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import re
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
-# (kind, literals of which a text must have one, the whole shape). Each shape begins with a literal where it can, which
-# is searched for at memory speed; a group is what must look like a secret by itself.
-_SHAPES: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = tuple(
-    (kind, literals, re.compile(shape))
-    for kind, literals, shape in (
-        ("an API key (sk-…)", ("sk-",), r"sk-(?:[a-z]+[0-9]*-)*[A-Za-z0-9_-]{20,}"),
-        ("a live payment key", ("_live_",), r"[sr]k_live_[A-Za-z0-9]{20,}"),
-        ("an AWS access key", ("AKIA",), r"AKIA[0-9A-Z]{16}(?![A-Za-z0-9])"),
-        ("an AWS access key", ("ASIA",), r"ASIA[0-9A-Z]{16}(?![A-Za-z0-9])"),
-        ("a Google API key", ("AIza",), r"AIza[0-9A-Za-z_-]{35}"),
-        ("a Google OAuth token", ("ya29.",), r"ya29\.[0-9A-Za-z_-]{20,}"),
-        ("a GitHub token", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{36,}"),
-        ("a GitHub token", ("github_pat_",), r"github_pat_[A-Za-z0-9_]{40,}"),
-        ("a GitLab token", ("glpat-",), r"glpat-[A-Za-z0-9_-]{20,}"),
-        ("a Hugging Face token", ("hf_",), r"hf_[A-Za-z0-9]{30,}"),
-        ("an npm token", ("npm_",), r"npm_[A-Za-z0-9]{36}"),
-        ("a PyPI token", ("pypi-AgE",), r"pypi-AgE[A-Za-z0-9_-]{40,}"),
-        ("a Daytona key", ("dtn_",), r"dtn_[a-f0-9]{32,}"),
-        ("a Slack token", ("xox",), r"xox[abeoprs]-[A-Za-z0-9-]{20,}"),
-        ("a Groq key", ("gsk_",), r"gsk_[A-Za-z0-9]{40,}"),
-        ("an xAI key", ("xai-",), r"xai-[A-Za-z0-9]{40,}"),
-        (
-            "a private key",
-            ("PRIVATE KEY-----",),
-            r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\\+[nr]|\s)*[A-Za-z0-9+/=]{40}",
-        ),
-        ("a signed token (JWT)", ("eyJ",), r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{20,}"),
-        ("a bearer token", ("Bearer ",), r"Bearer ([A-Za-z0-9_.~+/-]{20,}=*)"),
-        ("a password in a URL", ("://",), r"://[^\s/:@\"'<>\\]{1,64}:([^\s/:@\"'<>\\$]{8,64})@[A-Za-z0-9]"),
-        (
-            "a value named a secret",
-            ("_KEY", "SECRET", "TOKEN", "PASSW", "APIKEY"),
-            r"(?:(?:API|ACCESS|SECRET|PRIVATE|AUTH|SIGNING)_?KEY|SECRET|TOKEN|PASSWORD|PASSWD)[A-Z0-9_]*"
-            r"\\*[\"']?\s{0,3}[=:]\s{0,3}\\*[\"']?([A-Za-z0-9_+/.~!@#%^&*-]{12,}=*)",
-        ),
-    )
+# Nearly every secret has a long run of letters and digits, and text has few: those are found at memory speed, and only
+# what stands around one is compared with the shapes.
+_RUN = b"a" * 16
+_LETTERS = bytes(ord("a") if chr(code).isascii() and chr(code).isalnum() else ord(" ") for code in range(256))
+_BEFORE, _AFTER = 64, 128
+
+_SHAPES: tuple[tuple[str, str], ...] = (
+    ("an API key (sk-…)", r"sk-(?:[a-z]+[0-9]*-)*[A-Za-z0-9_-]{20,}"),
+    ("a live payment key", r"[sr]k_live_[A-Za-z0-9]{20,}"),
+    ("an AWS access key", r"A[KS]IA[0-9A-Z]{16}(?![A-Za-z0-9])"),
+    ("a Google API key", r"AIza[0-9A-Za-z_-]{35}"),
+    ("a Google OAuth token", r"ya29\.[0-9A-Za-z_-]{20,}"),
+    ("a GitHub token", r"gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,}"),
+    ("a GitLab token", r"glpat-[A-Za-z0-9_-]{20,}"),
+    ("a Hugging Face token", r"hf_[A-Za-z0-9]{30,}"),
+    ("an npm token", r"npm_[A-Za-z0-9]{36}"),
+    ("a PyPI token", r"pypi-AgE[A-Za-z0-9_-]{40,}"),
+    ("a Daytona key", r"dtn_[a-f0-9]{32,}"),
+    ("a Slack token", r"xox[abeoprs]-[A-Za-z0-9-]{20,}"),
+    ("a Groq key", r"gsk_[A-Za-z0-9]{40,}"),
+    ("an xAI key", r"xai-[A-Za-z0-9]{40,}"),
+    ("a signed token (JWT)", r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{20,}"),
 )
+# Names that make a secret of a value, and how a value follows one in a shell, in code and in JSON.
+_NAMED = (
+    r"(?:(?:API|ACCESS|SECRET|PRIVATE|AUTH|SIGNING)_?KEY|SECRET|TOKEN|PASSWORD|PASSWD)[A-Z0-9_]{0,40}"
+    r"\\*[\"']?\s{0,3}[=:]\s{0,3}\\*[\"']?([A-Za-z0-9_+/.~!@#%^&*-]{12,}=*)"
+)
+_KINDS = tuple(kind for kind, _ in _SHAPES)
+_SHAPE = re.compile("|".join(rf"(?<![A-Za-z0-9_-])({shape})" for _, shape in _SHAPES).encode())
+# In JSON text a line's first word follows the letter of an escape.
+_ESCAPED = re.compile(rb"\\[nrt](?=[A-Za-z0-9_-])")
+_VALUES: tuple[tuple[str, bytes | None, re.Pattern[bytes]], ...] = (
+    ("a value named a secret", None, re.compile(_NAMED.encode())),
+    ("a bearer token", None, re.compile(rb"Bearer ([A-Za-z0-9_.~+/-]{20,}=*)")),
+    (
+        "a password",
+        b"PASSW",
+        re.compile(rb"PASSW(?:OR)?D[A-Z0-9_]{0,40}\\*[\"']?\s{0,3}[=:]\s{0,3}\\*[\"']?([^\s\"'\\$<>(){}]{8,64})"),
+    ),
+    ("a password in a URL", b"://", re.compile(rb"://[^\s/:@\"'<>\\]{1,64}:([^\s/:@\"'<>\\$]{8,64})@[A-Za-z0-9]")),
+)
+_PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\\+[nr]|\s)*[A-Za-z0-9+/=]{40}")
 _PLACEHOLDER = re.compile(
-    r"redacted|left.out|x{6,}|\*{3,}|your[-_ ]|change.?me|placeholder|<|\$\{|dummy|not[-_]a[-_]", re.IGNORECASE
+    rb"redacted|left.out|x{6,}|\*{3,}|your[-_ ]|change.?me|placeholder|<|\$\{|dummy|not[-_]a[-_]", re.IGNORECASE
 )
-_WORDLIKE = re.compile(r"[A-Za-z_.-]+\Z|[0-9.]+\Z|/|\.{1,2}/")
+_WORDLIKE = re.compile(rb"[A-Za-z_.-]+\Z|[0-9.]+\Z|/|\.{1,2}/")
+
+# Keys of JSON objects whose strings are secrets by name.
+_SECRET_KEYS = frozenset(
+    name
+    for base in ("api_key", "access_key", "secret_key", "private_key", "secret", "token", "auth_token", "access_token",
+                 "refresh_token", "client_secret", "password", "passwd")
+    for name in (base, base.upper(), base.replace("_", ""), base.replace("_", "-"))
+)  # fmt: skip
+_SHORTEST = 12
 
 
-def secrets_in(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (offset, kind) for each thing in a text that looks like a secret."""
-    for kind, literals, shape in _SHAPES:
-        if not any(literal in text for literal in literals):
-            continue
-        for match in shape.finditer(text):
-            value = match.group(1) if shape.groups else match.group()
-            if _stands_alone(text, match.start(), named=bool(shape.groups)) and _is_secret(value):
-                yield match.start(), kind
+def secrets_in(data: bytes) -> list[tuple[int, str]]:
+    """Return (offset, kind) for each thing in a text that looks like a secret, sorted."""
+    found: dict[int, str] = {}
+    mask = data.translate(_LETTERS)
+    at = mask.find(_RUN)
+    while at >= 0:
+        end = mask.find(b" ", at + len(_RUN))
+        end = len(data) if end < 0 else end
+        begin = max(0, at - _BEFORE)
+        window = _ESCAPED.sub(lambda match: b" " * len(match.group()), data[begin : end + _AFTER])
+        for offset, kind in _of_window(window):
+            found.setdefault(begin + offset, kind)
+        at = mask.find(_RUN, end)
+    if b"PRIVATE KEY-----" in data:
+        found |= {match.start(): "a private key" for match in _PRIVATE_KEY.finditer(data)}
+    for kind, literal, shape in _VALUES:
+        if literal is not None and literal in data:
+            for match in shape.finditer(data):
+                if _is_secret(match.group(1), least=5):
+                    found.setdefault(match.start(), kind)
+    return sorted(found.items())
 
 
-class Text:
-    """Strings of a record in one text, so that each shape is searched for once in all of them."""
-
-    def __init__(self, size: int = 1 << 20) -> None:
-        self._size = size
-        self._strings: list[str] = []
-        self._places: list[Any] = []
-        self._length = 0
-
-    def add(self, place: Any, strings: Iterable[str]) -> Iterator[tuple[Any, str]]:
-        """Add strings of a place; yield (place, kind) of what has been found, now and then."""
-        for string in strings:
-            self._strings.append(string)
-            self._places.append(place)
-            self._length += len(string)
-        if self._length >= self._size:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[tuple[Any, str]]:
-        """Yield (place, kind) of what is found in the strings that are left."""
-        strings, places = self._strings, self._places
-        self._strings, self._places, self._length = [], [], 0
-        starts: Sequence[int] = ()
-        for offset, kind in secrets_in("\n".join(strings)):
-            starts = starts or [0, *itertools.accumulate(len(string) + 1 for string in strings)]
-            yield places[bisect.bisect_right(starts, offset) - 1], kind
+def _of_window(window: bytes) -> Iterator[tuple[int, str]]:
+    for match in _SHAPE.finditer(window):
+        if match.lastindex is not None and _is_secret(match.group()):
+            yield match.start(), _KINDS[match.lastindex - 1]
+    for kind, literal, shape in _VALUES:
+        if literal is None:
+            for match in shape.finditer(window):
+                if _is_secret(match.group(1)):
+                    yield match.start(), kind
 
 
-def strings_of(value: Any, seen: set[int]) -> Iterator[str]:
-    """Yield the strings in a JSON value, keys too; a container that is in `seen` was looked at before."""
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            if len(item) >= _SHORTEST:
-                yield item
-        elif isinstance(item, dict | list) and id(item) not in seen:
-            seen.add(id(item))
-            if isinstance(item, dict):
-                # A name and its value stand in one line, as in the text of a record.
-                for key, child in item.items():
-                    if isinstance(child, str) and _SHORTEST <= len(child) < _NAMED and _SECRET_NAME.search(key):
-                        yield f"{key.upper()}: {child}"
-                    else:
-                        stack.append(child)
-            else:
-                stack.extend(item)
-
-
-_SECRET_NAME = re.compile(r"(?<!page)(?<!next)(?:_key|apikey|secret|token|passw)", re.IGNORECASE)
-_SHORTEST = 8
-_NAMED = 512
-
-
-def _stands_alone(text: str, start: int, *, named: bool) -> bool:
-    """Tell whether a key begins a word; a name before it may be part of one."""
-    if named or start == 0:
-        return True
-    before = text[start - 1]
-    escaped = before in "nrt" and text[start - 2 : start - 1] == "\\"
-    return escaped or not (before.isalnum() or before in "_-")
-
-
-def _is_secret(value: str) -> bool:
+def _is_secret(value: bytes, least: int = 7) -> bool:
     if _PLACEHOLDER.search(value) or _WORDLIKE.match(value):
         return False
-    return any(character.isdigit() for character in value) and len(set(value)) >= _SHORTEST - 1
+    return any(48 <= code <= 57 for code in value) and len(set(value)) >= least
+
+
+class Scan:
+    """Looks through the strings of JSON values; a string that several values hold is looked through once."""
+
+    def __init__(self) -> None:
+        self._clean: set[str] = set()
+        self._kinds: dict[str, list[str]] = {}  # of each string that holds secrets
+        self._strings: list[str] = []
+        self._places: list[Any] = []
+
+    def add(self, place: Any, value: Any) -> list[tuple[Any, str]]:
+        """Take the strings of a value; return (place, kind) of secrets in those that are known already."""
+        clean, strings, known = self._clean, self._strings, self._kinds
+        before = len(strings)
+        hits: list[tuple[Any, str]] = []
+        stack = [value]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, str):
+                if len(item) < _SHORTEST:
+                    continue
+                if item not in clean:
+                    clean.add(item)
+                    strings.append(item)
+                elif known and item in known:
+                    hits += [(place, kind) for kind in known[item]]
+            elif isinstance(item, dict):
+                stack.extend(item.values())
+                if not _SECRET_KEYS.isdisjoint(item):
+                    named = [f"{key.upper()}={item[key]}" for key in item if key in _SECRET_KEYS]
+                    stack.extend(named)
+            elif isinstance(item, list):
+                stack.extend(item)
+        self._places += [place] * (len(strings) - before)
+        return hits
+
+    def found(self) -> list[tuple[Any, str]]:
+        """Look through what was added since; return (place, kind) of each secret."""
+        strings, places = self._strings, self._places
+        self._strings, self._places = [], []
+        text = "\n".join(strings)
+        secrets = secrets_in(text.encode("utf-8", "surrogatepass"))
+        if not secrets:
+            return []
+        sizes = (len(string.encode("utf-8", "surrogatepass")) + 1 for string in strings)
+        starts = [0, *itertools.accumulate(sizes)]
+        hits = []
+        for offset, kind in secrets:
+            number = bisect_right(starts, offset) - 1
+            self._kinds.setdefault(strings[number], []).append(kind)
+            hits.append((places[number], kind))
+        return hits

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.checks._evidence import RebuiltRollout, fresh_content
-from pytest_benchflow.checks._secrets import Text, secrets_in, strings_of
+from pytest_benchflow.checks._evidence import RebuiltRollout, fresh_content, row_parts
+from pytest_benchflow.checks._secrets import Scan, secrets_in
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_lines
 
@@ -37,11 +37,13 @@ def check_no_secrets_in_artifacts(rollout: Rollout) -> None:
 def _found(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """Yield (file:line, kind) of each secret, file by file."""
     read: set[Path] = set()
-    for path, records in ((rollout.dir.llm, _exchanges), (rollout.dir.acp, _events), (rollout.dir.row, _rows)):
+    scan = Scan()
+    for path, values in ((rollout.dir.llm, fresh_content), (rollout.dir.acp, _events), (rollout.dir.row, _parts)):
         try:
-            yield from records(rollout)
+            hits = [hit for index, value in values(rollout) for hit in scan.add(index, value)]
+            yield from _at_lines(path, [*hits, *scan.found()])
             read.add(path)
-        except RecordError:
+        except (RecordError, LookupError):
             continue  # read as plain text below
     if isinstance(rollout, RebuiltRollout):
         read.add(rollout.dir.row)
@@ -50,28 +52,15 @@ def _found(rollout: Rollout) -> Iterator[tuple[str, str]]:
             yield from _raw(path, rollout.path)
 
 
-def _exchanges(rollout: Rollout) -> Iterator[tuple[str, str]]:
-    text, seen = Text(), set[int]()
-    hits: list[tuple[int, str]] = []
-    for index, value in fresh_content(rollout):
-        hits += text.add(index, strings_of(value, seen))
-    yield from _at_lines(rollout.dir.llm, [*hits, *text.rest()])
+def _events(rollout: Rollout) -> Iterator[tuple[int, Any]]:
+    yield from enumerate(rollout.events)
 
 
-def _events(rollout: Rollout) -> Iterator[tuple[str, str]]:
-    yield from _records(rollout.dir.acp, rollout.events)
-
-
-def _rows(rollout: Rollout) -> Iterator[tuple[str, str]]:
-    yield from _records(rollout.dir.row, rollout.rows)
-
-
-def _records(path: Path, records: list[dict[str, object]]) -> Iterator[tuple[str, str]]:
-    text, seen = Text(), set[int]()
-    hits: list[tuple[int, str]] = []
-    for index, record in enumerate(records):
-        hits += text.add(index, strings_of(record, seen))
-    yield from _at_lines(path, [*hits, *text.rest()])
+def _parts(rollout: Rollout) -> Iterator[tuple[int, Any]]:
+    """Yield the row piece by piece; other rows of the file, which should not be there, whole."""
+    for _, part in row_parts(rollout):
+        yield 0, part
+    yield from enumerate(rollout.rows[1:], 1)
 
 
 def _at_lines(path: Path, hits: list[tuple[int, str]]) -> Iterator[tuple[str, str]]:
@@ -102,15 +91,15 @@ def _files(root: Path, skipped: set[Path]) -> Iterator[Path]:
 def _raw(path: Path, root: Path) -> Iterator[tuple[str, str]]:
     """Yield the secrets in a file of any kind."""
     name = path.relative_to(root).as_posix()
-    line, before = 1, ""
+    line, before = 1, b""
     try:
         with path.open("rb") as file:
             while file.tell() < _LONGEST and (chunk := file.read(_CHUNK)):
-                # Each byte is a character: what is searched for is ASCII.
-                text = before + chunk.decode("latin-1")
-                for offset, kind in secrets_in(text):
-                    yield f"{name}:{line + text.count(chr(10), 0, offset)}", kind
-                before = text[-_OVERLAP:]
-                line += text.count("\n") - before.count("\n")
+                data = before + chunk
+                for offset, kind in secrets_in(data):
+                    number = line + data.count(b"\n", 0, offset)
+                    yield f"{name}:{number}", kind
+                before = data[-_OVERLAP:]
+                line += data.count(b"\n") - before.count(b"\n")
     except OSError:
         return

@@ -96,6 +96,7 @@ class Folder:
         """Return this one ready for another file: of what is known the beginnings stay, which files have in common."""
         for kept in self._known.values():
             kept[:] = [known if len(known.data) <= _COMMON else known.until(1) for known in kept if known.ends][:1]
+        self._order = None
         return self
 
     def parse(self, line: Line) -> Any:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow import __version__, registry
-from pytest_benchflow.errors import UnsupportedError, UsageError
-from pytest_benchflow.exporters._file import RowFile
+from pytest_benchflow.errors import RecordError, UnsupportedError, UsageError
+from pytest_benchflow.exporters._file import Line, RowFile, row_line
 from pytest_benchflow.exporters._rollout import Skipped, conversations
-from pytest_benchflow.records.find import find_rollouts
+from pytest_benchflow.records.find import find_rollouts, is_rollout
 from pytest_benchflow.records.journal import write_json
+from pytest_benchflow.training.messages import scrub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,6 +40,20 @@ class Export:
     trainable_redacted: int = 0  # rows
     tools_redefined: int = 0  # rows
     not_loaded_back: str | None = None
+
+    def skip(self, path: Path, skip: Skipped) -> None:
+        """Count a rollout that gives no row."""
+        self.skipped[skip.reason] += 1
+        self._leave_out(path, skip)
+
+    def refuse(self, path: Path, skip: Skipped) -> None:
+        """Count a branch that gives no row, of a rollout that gives others."""
+        self.refused[skip.reason] += 1
+        self._leave_out(path, skip)
+
+    def _leave_out(self, path: Path, skip: Skipped) -> None:
+        detail: str = scrub(str(skip))
+        self.left_out.append({"rollout": str(path), "reason": skip.reason, "detail": detail})
 
     def manifest(self) -> dict[str, Any]:
         """Return what the manifest says."""
@@ -79,21 +94,23 @@ def export(
     One rollout is in memory at a time. Raises: UsageError, RecordError when what was written does not load.
     """
     exporter: Exporter = registry.load("exporters", name.replace("-", "_"), "exporter")
-    written = _version(name, exporter, version)
+    done = Export(name, _version(name, exporter, version), out)
     rollouts = _rollouts(paths, [out, *([manifest] if manifest else [])])
-    done = Export(name, written, out)
-    with RowFile(out, exporter) as file:
-        for path in rollouts:
-            done.seen += 1
-            try:
-                found = conversations(path, min_reward=min_reward, side_calls=side_calls)
-                _write(file, exporter, found, path, done)
-            except Skipped as skip:
-                _skip(done, path, skip)
-        done.rows = file.rows
-        done.not_loaded_back = file.finish()
-    if manifest is not None:
-        write_json(manifest, done.manifest())
+    try:
+        with RowFile(out, exporter) as file:
+            for path in rollouts:
+                done.seen += 1
+                try:
+                    made = _made(path, exporter, done.version, min_reward=min_reward, side_calls=side_calls)
+                except Skipped as skip:
+                    done.skip(path, skip)
+                else:
+                    _write(file, made, path, done)
+            done.not_loaded_back = file.finish()
+        if manifest is not None:
+            write_json(manifest, done.manifest())
+    except OSError as error:
+        raise RecordError(f"{error.filename or out}: cannot be written ({error.strerror or error})") from None
     return done
 
 
@@ -107,34 +124,46 @@ def _version(name: str, exporter: Exporter, version: str | None) -> str:
     return version
 
 
-def _write(file: RowFile, exporter: Exporter, found: Iterable[Conversation], path: Path, done: Export) -> None:
-    """Write the rows of a rollout. Raises: Skipped when none of its conversations gives one."""
-    refused: list[Skipped] = []
-    before = file.rows
-    for conversation in found:
-        try:
-            rows = list(exporter.rows(conversation, done.version))
-        except UnsupportedError as error:
-            reason, _, detail = str(error).partition(": ")
-            refused.append(Skipped(reason, f"{conversation.role} branch {conversation.branch}: {detail}"))
-            continue
-        for row in rows:
-            file.add(row)
-        done.side_rows += len(rows) * (conversation.role == "side")
-        done.redactions += conversation.redactions
-        done.trainable_redacted += len(rows) * conversation.trainable_redacted
-        done.tools_redefined += len(rows) * bool(conversation.tools_redefined)
-    if file.rows == before:
+def _made(
+    path: Path, exporter: Exporter, version: str, *, min_reward: float | None, side_calls: bool
+) -> list[tuple[Conversation, list[Line] | Skipped]]:
+    """Return the conversations of a rollout with their rows, or why they have none. Raises: Skipped: none has any."""
+    try:
+        found = conversations(path, min_reward=min_reward, side_calls=side_calls)
+        made = [(conversation, _lines(conversation, exporter, version)) for conversation in found]
+    except Skipped:
+        raise
+    except Exception as error:
+        # Whatever a record holds costs its own rollout only.
+        raise Skipped("unreadable_rollout", f"{type(error).__name__}: {error}") from error
+    refused = [lines for _, lines in made if isinstance(lines, Skipped)]
+    if len(refused) == len(made):
         raise refused[0] if refused else Skipped("no_branch", "No branch of the policy ends in a selected answer.")
+    return made
+
+
+def _lines(conversation: Conversation, exporter: Exporter, version: str) -> list[Line] | Skipped:
+    try:
+        return [row_line(row, exporter) for row in exporter.rows(conversation, version)]
+    except UnsupportedError as error:
+        reason, _, detail = str(error).partition(": ")
+        return Skipped(reason, f"{conversation.role} branch {conversation.branch}: {detail}")
+
+
+def _write(file: RowFile, made: Iterable[tuple[Conversation, list[Line] | Skipped]], path: Path, done: Export) -> None:
+    """Write the rows of a rollout and count them. Raises: OSError."""
     done.exported += 1
-    for skip in refused:
-        done.refused[skip.reason] += 1
-        done.left_out.append({"rollout": str(path), "reason": skip.reason, "detail": str(skip)})
-
-
-def _skip(done: Export, path: Path, skip: Skipped) -> None:
-    done.skipped[skip.reason] += 1
-    done.left_out.append({"rollout": str(path), "reason": skip.reason, "detail": str(skip)})
+    for conversation, lines in made:
+        if isinstance(lines, Skipped):
+            done.refuse(path, lines)
+            continue
+        for line in lines:
+            file.add(line)
+        done.rows += len(lines)
+        done.side_rows += len(lines) * (conversation.role == "side")
+        done.redactions += conversation.redactions
+        done.trainable_redacted += len(lines) * conversation.trainable_redacted
+        done.tools_redefined += len(lines) * bool(conversation.tools_redefined)
 
 
 def _rollouts(paths: Sequence[Path], written: Sequence[Path]) -> list[Path]:
@@ -143,7 +172,7 @@ def _rollouts(paths: Sequence[Path], written: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise UsageError(f"{path} is no directory; name a rollout, a job, or a directory of jobs")
-        found = [] if "attempts" in path.resolve().parts[-2:] else find_rollouts(path)
+        found = [] if _is_attempt(path.resolve()) else find_rollouts(path)
         if not found:
             raise UsageError(f"{path} holds no rollout; name a rollout, a job, or a directory of jobs")
         rollouts |= {rollout.resolve(): rollout for rollout in found}
@@ -154,3 +183,8 @@ def _rollouts(paths: Sequence[Path], written: Sequence[Path]) -> list[Path]:
         if target.is_dir():
             raise UsageError(f"{target} is a directory; name a file to write")
     return list(rollouts.values())
+
+
+def _is_attempt(path: Path) -> bool:
+    """Tell whether a path is a rollout's earlier attempt, or the directory that holds them."""
+    return any(place.name == "attempts" and is_rollout(place.parent) for place in (path, path.parent))

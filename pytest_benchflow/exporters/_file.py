@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Exporter
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row as JSON text, and whether it shows loaders every column."""
+
+    text: bytes
+    shows_all: bool
+
+
 class RowFile:
     """A JSONL file in the making: a draft beside `path` that takes its name in `finish`.
 
@@ -35,15 +44,15 @@ class RowFile:
         self.longest = 0
         self._columns = exporter.columns
         self._loaders = exporter.loaders
-        self._shown = not exporter.loaders
-        self._draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._shown = False
+        self._draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._stack = contextlib.ExitStack()
         self._stack.callback(self._draft.unlink, missing_ok=True)
         self._file: BinaryIO = self._stack.enter_context(self._draft.open("xb"))
-        self._kept: BinaryIO = self._stack.enter_context(tempfile.TemporaryFile())
+        self._kept: BinaryIO = self._stack.enter_context(tempfile.TemporaryFile(dir=self.path.parent))
         return self
 
     def __exit__(
@@ -51,13 +60,12 @@ class RowFile:
     ) -> None:
         self._stack.close()
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Write a row. Raises: UnsupportedError for one that trainers would refuse."""
-        line = row_line(row, self._columns)
+    def add(self, line: Line) -> None:
+        """Write a row. Raises: OSError."""
         self.rows += 1
-        self.longest = max(self.longest, len(line))
-        self._shown = self._shown or shows_all(row)
-        (self._file if self._shown else self._kept).write(line + b"\n")
+        self.longest = max(self.longest, len(line.text))
+        self._shown = self._shown or line.shows_all
+        (self._file if self._shown else self._kept).write(line.text + b"\n")
         if self._shown:
             self._flush_kept()
 
@@ -82,23 +90,23 @@ class RowFile:
         self._kept.truncate()
 
 
-def row_line(row: dict[str, Any], columns: Mapping[str, type] | None) -> bytes:
-    """Return a row as strict JSON. Raises: UnsupportedError naming what no loader reads."""
+def row_line(row: dict[str, Any], exporter: Exporter) -> Line:
+    """Return a row as strict JSON. Raises: UnsupportedError naming what cannot be written."""
     try:
-        line = orjson.dumps(row)
+        text = orjson.dumps(row)
     except TypeError:
         try:
             row = scrub(row)
-            line = orjson.dumps(row)
+            text = orjson.dumps(row)
         except (TypeError, RecursionError) as error:
             raise UnsupportedError(f"not_serialisable: {error}") from None
-    if columns is not None:
+    if exporter.columns is not None:
         kinds = {key: type(value) for key, value in row.items()}
-        assert kinds == dict(columns), f"a row has the columns {kinds}, not {columns}"
-    return line
+        assert kinds == dict(exporter.columns), f"a row has the columns {kinds}, not {exporter.columns}"
+    return Line(text, not exporter.loaders or _shows_all(row))
 
 
-def shows_all(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row of messages shows every column that another may have."""
+def _shows_all(row: Mapping[str, Any]) -> bool:
+    """Tell whether the messages of a row show every key that another's may have."""
     messages = row["messages"]
     return any(m.get("tool_calls") for m in messages) and any(m.get("tool_call_id") for m in messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from typing import TYPE_CHECKING, Any
@@ -108,9 +109,8 @@ class _Builder:
         if written[0]["role"] == "system":
             origins.insert(0, None)
         messages, counts = zip(*(self._redacted(message) for message in written), strict=True)
-        before = self._redactor.count
         tools, redefined = _union(offering(branch, mine))
-        tools = self._redactor.value(scrub(tools))
+        tools, found = _redacted_tools(orjson.dumps(_strict(tools)))
         named = set(origins)
         used = {exchange.index: _facts(exchange) for exchange in mine if exchange.index in named}
         repeated = frozenset(self._told.intersection(used))
@@ -129,7 +129,7 @@ class _Builder:
             agent=_text(self._info.get("agent")),
             agent_version=_text(self._agent_version),
             model=_text(self._info.get("model")),
-            redactions=sum(counts) + self._redactor.count - before,
+            redactions=sum(counts) + found,
             trainable_redacted=any(n for n, m in zip(counts, messages, strict=True) if m["role"] == "assistant"),
             tools_redefined=tuple(redefined),
         )
@@ -142,7 +142,7 @@ class _Builder:
             clean = {key: self._redactor.value(value) for key, value in message.items() if key != "tool_calls"}
             if "tool_calls" in message:
                 clean["tool_calls"] = [self._redacted_call(call) for call in message["tool_calls"]]
-            made = self._made[id(message)] = (message, scrub(clean), self._redactor.count - before)
+            made = self._made[id(message)] = (message, _strict(clean), self._redactor.count - before)
         return made[1], made[2]
 
     def _redacted_call(self, call: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +152,22 @@ class _Builder:
         arguments = self._redactor.value(orjson.loads(function["arguments"]))
         text = function["arguments"] if self._redactor.count == before else orjson.dumps(arguments).decode()
         return {**call, "function": {"name": function["name"], "arguments": text}}
+
+
+@functools.lru_cache(maxsize=32)
+def _redacted_tools(raw: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return tools without secrets, and how many they held; most rollouts of an agent offer the same ones."""
+    redactor = Redactor()
+    return redactor.value(orjson.loads(raw)), redactor.count
+
+
+def _strict(value: Any) -> Any:
+    """Return a JSON value without lone surrogates: itself where it holds none."""
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return scrub(value)
+    return value
 
 
 def _origins(branch: Branch, exchanges: Iterable[Exchange]) -> list[int | None]:

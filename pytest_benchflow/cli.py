@@ -98,7 +98,9 @@ def parser() -> argparse.ArgumentParser:
 
     _add_review_commands(commands)
 
-    export.add_arguments(_described(commands.add_parser("export", help=export.HELP), export.TEXT))
+    parser = _described(commands.add_parser("export", help=export.HELP), export.TEXT)
+    export.add_arguments(parser)
+    parser.set_defaults(run=_export)
 
     text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
     doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)
@@ -229,7 +231,7 @@ def _review(options: argparse.Namespace) -> int:
     from pytest_benchflow.report.review import checks_for, document, review_rollout, rollouts_at
     from pytest_benchflow.report.review_text import review_lines, total_lines
 
-    _register_installed_checks()
+    _register_installed("checks")
     roots, checks = rollouts_at(options.paths), checks_for(options.expect_commit)
     reviews, width = [], shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
     for root in roots:
@@ -281,14 +283,19 @@ def _audit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _register_installed_checks() -> None:
-    """Take the checks of installed packages that build on this one; a conftest file is nobody's to read here."""
+def _export(options: argparse.Namespace) -> int:
+    _register_installed("exporters")
+    return export.run(options)
+
+
+def _register_installed(kind: str) -> None:
+    """Take the plug-ins of installed packages that build on this one; a conftest file is nobody's to read here."""
     for entry in metadata.entry_points(group="pytest11"):
         needs = (entry.dist.requires if entry.dist else None) or ()
         if any(_OURSELVES.match(requirement) for requirement in needs):
-            offered = getattr(entry.load(), "pytest_benchflow_checks", None)
-            for name, check in offered().items() if offered else ():
-                registry.register("checks", name, check)
+            offered = getattr(entry.load(), f"pytest_benchflow_{kind}", None)
+            for name, plugin in offered().items() if offered else ():
+                registry.register(kind, name, plugin)
 
 
 def _doctor(_options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Hooks for third parties: agents, sandboxes, checks, and word of a finished rollout."""
+"""Hooks for third parties: agents, sandboxes, checks, exporters, and word of a finished rollout."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ def pytest_benchflow_sandboxes() -> Mapping[str, Any]:
 @pytest.hookspec
 def pytest_benchflow_checks() -> Mapping[str, Callable[..., None]]:
     """Return checks by name, each made with `pytest_benchflow.checks.check`."""
+    return {}
+
+
+@pytest.hookspec
+def pytest_benchflow_exporters() -> Mapping[str, Any]:
+    """Return export formats by name, each a `contracts.Exporter`; the command line alone asks for them."""
     return {}
 
 

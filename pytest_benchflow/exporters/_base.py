@@ -13,6 +13,7 @@ from pytest_benchflow.exporters._file import Line, RowFile, row_line
 from pytest_benchflow.exporters._rollout import Skipped, conversations
 from pytest_benchflow.records.find import find_rollouts, is_rollout
 from pytest_benchflow.records.journal import write_json
+from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.training.messages import scrub
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Export:
         self._leave_out(path, skip)
 
     def _leave_out(self, path: Path, skip: Skipped) -> None:
-        detail: str = scrub(str(skip))
+        detail: str = Redactor().text(scrub(str(skip)))
         self.left_out.append({"rollout": str(path), "reason": skip.reason, "detail": detail})
 
     def manifest(self) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def export(
 
     One rollout is in memory at a time. Raises: UsageError, RecordError when what was written does not load.
     """
-    exporter: Exporter = registry.load("exporters", name.replace("-", "_"), "exporter")
+    exporter = _exporter(name)
     done = Export(name, _version(name, exporter, version), out)
     rollouts = _rollouts(paths, [out, *([manifest] if manifest else [])])
     try:
@@ -112,6 +113,16 @@ def export(
     except OSError as error:
         raise RecordError(f"{error.filename or out}: cannot be written ({error.strerror or error})") from None
     return done
+
+
+def _exporter(name: str) -> Exporter:
+    """Return the format of a name; a dash in it is an underscore in that of its file. Raises: UsageError."""
+    shipped = {file.replace("_", "-"): file for file in registry.shipped("exporters")}
+    known = shipped | {offered: offered for offered in registry.registered("exporters")}
+    if name not in known:
+        raise UsageError(f"no export format is named {name!r}; there are: {', '.join(sorted(known))}")
+    exporter: Exporter = registry.load("exporters", known[name], "exporter")
+    return exporter
 
 
 def _version(name: str, exporter: Exporter, version: str | None) -> str:

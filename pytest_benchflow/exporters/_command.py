@@ -23,12 +23,12 @@ or of another tool. Rows are made from the raw exchanges; rollouts that are left
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    formats = [name.replace("_", "-") for name in registry.names("exporters")]
-    parser.add_argument("format", choices=formats, help="what to write")
+    formats = ", ".join(name.replace("_", "-") for name in registry.shipped("exporters"))
+    parser.add_argument("format", help=f"{formats}, or one that an installed plug-in offers")
     parser.add_argument("path", nargs="+", type=Path, help="a rollout, a job or a directory of jobs")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="file to write, one row a line")
     parser.add_argument(
-        "--min-reward", type=_finite, metavar="X", help="leave out rollouts with less, or with no reward at all"
+        "--min-reward", type=number, metavar="X", help="leave out rollouts with less, or with no reward at all"
     )
     parser.add_argument("--manifest", type=Path, metavar="FILE", help="also write what was written and left out")
     parser.add_argument(
@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format-version", metavar="V", help="an older version of the format, such as 1.7 for atif (default: newest)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,7 +84,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _finite(text: str) -> float:
+def number(text: str) -> float:
+    """Return a finite number."""
     value = float(text)
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text} is no finite number")

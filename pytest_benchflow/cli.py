@@ -242,7 +242,7 @@ def _review(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(document(reviews), indent=2))
     elif len(reviews) > 1:
-        print("", *total_lines(reviews, width), sep="\n")
+        print("", *total_lines([review.summary for review in reviews], width), sep="\n")
     return 0 if all(review.healthy for review in reviews) else 1
 
 

@@ -31,8 +31,8 @@ MARKERS = (
 )
 # What third parties may register.
 KINDS = ("agents", "sandboxes", "checks")
-# The files that make a directory one that pytest must not enter by itself.
-OURS = ("task.toml", "task.md", "job.json")
+# What makes a directory one that pytest must not enter by itself.
+OURS = ("task.toml", "task.md", "job.json", "trajectory")
 
 _SELECTION: pytest.StashKey[Selection] = pytest.StashKey()
 _REPORT: pytest.StashKey[RolloutReport] = pytest.StashKey()
@@ -64,6 +64,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     """Complete the command line while it can still be changed, in sessions that may be about tasks."""
     known = early_config.known_args_namespace
     named = known.benchflow_agent or known.benchflow_model or getattr(known, "numprocesses", None)
+    named = named or known.benchflow_review or _lists_reviews(early_config)
     here = early_config.invocation_params.dir
     if named or _inside(here / str(argument).partition("::")[0] for argument in known.file_or_dir or ("",)):
         from pytest_benchflow.collect.options import add_arguments
@@ -82,6 +83,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_benchflow.collect.options import check_values
 
         check_values(_selection(config), config)
+    if _may_review(config):
+        from pytest_benchflow.collect.options import make_reviews
+
+        reviews = make_reviews(config, _selection(config).settings)
+        if reviews is not None:
+            config.pluginmanager.register(reviews, "benchflow-reviews")
     if getattr(config.option, "numprocesses", None) and _worker(config) is None and _selection(config).in_use:
         from pytest_benchflow.collect.interrupt import LocalWorkers
 
@@ -267,6 +274,20 @@ def _has_values(config: pytest.Config) -> bool:
         return any(config.getini(name) is not None for name in (*(option.ini for option in OPTIONS), INI_ONLY[0][0]))
     except (TypeError, ValueError, pytest.UsageError):
         return True  # a value of another type is a value; who reads it says what is wrong
+
+
+def _may_review(config: pytest.Config) -> bool:
+    """Tell whether rollouts on disk may have been named: by the option, by the ini value or by an argument."""
+    here, given = config.invocation_params.dir, config.args_source is pytest.Config.ArgsSource.ARGS
+    asked = config.option.benchflow_review or _lists_reviews(config)
+    return bool(asked) or (given and _inside(here / str(argument).partition("::")[0] for argument in config.args))
+
+
+def _lists_reviews(config: pytest.Config) -> bool:
+    try:
+        return bool(config.getini("benchflow_review"))
+    except (TypeError, ValueError):
+        return True  # who reads it says what is wrong
 
 
 def _identity(config: pytest.Config) -> tuple[str, bool]:

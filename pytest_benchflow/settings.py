@@ -75,6 +75,15 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("reasoning-effort", "str", None, "reasoning effort that agents ask their model for", metavar="LEVEL"),
     Option("replay-strict", "bool", False, "refuse a replayed request whose tool outputs differ from the recording"),
+    Option(
+        "review",
+        "list",
+        (),
+        "rollouts to check as they lie on disk: a rollout, a job or a directory of jobs; repeat for more",
+        metavar="PATH",
+    ),
+    Option("review-rebuild", "bool", False, "review the row that the raw records give, not the one on disk"),
+    Option("expect-commit", "str", None, "commit that each reviewed rollout must have been made from", metavar="SHA"),
     Option("record", "bool", False, "write each healthy rollout's exchanges into its task's recorded/ directory"),
 )
 
@@ -109,6 +118,9 @@ class Settings:
     reasoning_effort: str | None = None
     replay_strict: bool = False
     record: bool = False
+    review: tuple[str, ...] = ()
+    review_rebuild: bool = False
+    expect_commit: str | None = None
     tasks: tuple[str, ...] = field(default=("tasks",))
 
 
@@ -155,6 +167,9 @@ def read_settings(
         reasoning_effort=raw["reasoning-effort"],
         replay_strict=raw["replay-strict"],
         record=raw["record"],
+        review=raw["review"],
+        review_rebuild=raw["review-rebuild"],
+        expect_commit=raw["expect-commit"],
         tasks=tuple(tasks),
     )
 

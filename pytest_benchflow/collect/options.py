@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow import registry
-from pytest_benchflow.collect.selection import Selection, absolute_paths, conftest_anchors
+from pytest_benchflow.collect.runs import Reviews
+from pytest_benchflow.collect.selection import (
+    Selection,
+    absolute_paths,
+    conftest_above,
+    conftest_anchors,
+    enclosing_run,
+)
 from pytest_benchflow.errors import BenchflowError, UsageError
 from pytest_benchflow.records.rundir import new_job_name
 from pytest_benchflow.settings import INI_ONLY, OPTIONS, Option, Settings, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 _ACCEPTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "list": "a list of words"}
@@ -27,17 +34,24 @@ def add_arguments(config: pytest.Config, args: list[str]) -> None:
 
     Runs before conftest files are looked for, so that those of the task directories count.
     """
-    known = config.known_args_namespace
-    if not known.file_or_dir and _everywhere(known):
-        directories = [str(directory) for directory in _task_directories(config) if directory.is_dir()]
-        args[:0] = directories
-        known.file_or_dir = directories
-    if getattr(known, "numprocesses", None) and known.dist == "no" and not known.distload and in_use(config, known):
+    known, here = config.known_args_namespace, config.invocation_params.dir
+    reviewed = reviewed_paths(config, known.file_or_dir, known.benchflow_review)
+    added: list[str] = []
+    if reviewed:
+        _stay_outside(config)
+        named = absolute_paths(known.file_or_dir, here)
+        added = [str(path) for path in reviewed if not any(each.is_relative_to(path) for each in named)]
+    elif not known.file_or_dir and _everywhere(known):
+        added = [str(directory) for directory in _task_directories(config) if directory.is_dir()]
+    args[:0] = added
+    known.file_or_dir = [*added, *known.file_or_dir]
+    if getattr(known, "numprocesses", None) and known.dist == "no" and not known.distload:
         # A rollout and its checks go to one worker; anything else spreads as it does without this.
-        args.append("--dist=loadgroup")
-    anchors = None if known.pyargs else conftest_anchors(known.file_or_dir, config.invocation_params.dir)
+        args += ["--dist=loadgroup"] if reviewed or in_use(config, known) else []
+    anchors = None if known.pyargs else conftest_anchors(known.file_or_dir, here, reviewed)
     if anchors is not None:
-        known.file_or_dir = anchors
+        # The option names runs, not where the session's own conftest files are.
+        known.file_or_dir = [*anchors, *([str(conftest_above(here / "conftest.py"))] if reviewed else [])]
 
 
 def in_use(config: pytest.Config, known: Any) -> bool:
@@ -45,6 +59,44 @@ def in_use(config: pytest.Config, known: Any) -> bool:
     named = absolute_paths(known.file_or_dir, config.invocation_params.dir)
     listed = _listed(config)
     return Selection(Settings(), config.rootpath, named, _everywhere(known), listed).in_use
+
+
+def reviewed_paths(config: pytest.Config, arguments: Sequence[str], option: Sequence[str] | None) -> tuple[Path, ...]:
+    """Return what to review: the paths of the option, or of the ini value, and each run that an argument leads into."""
+    here = config.invocation_params.dir
+    asked = absolute_paths(option or (), here) or absolute_paths(
+        config.getini("benchflow_review") or (), config.rootpath
+    )
+    runs = (enclosing_run(path) for path in absolute_paths(arguments, here))
+    return tuple(dict.fromkeys([*asked, *(run for run in runs if run is not None)]))
+
+
+def make_reviews(config: pytest.Config, settings: Settings) -> Reviews | None:
+    """Return the reviews of this session, None when it has none. Raises: pytest.UsageError."""
+    given = config.args if config.args_source is pytest.Config.ArgsSource.ARGS else []
+    paths = reviewed_paths(config, given if not config.option.pyargs else [], config.option.benchflow_review)
+    if not paths:
+        return None
+    try:
+        return Reviews(config, paths, rebuild=settings.review_rebuild, expect_commit=settings.expect_commit)
+    except UsageError as error:
+        raise pytest.UsageError(f"--benchflow-review: {error}") from None
+
+
+def _listed_reviews(config: pytest.Config) -> Sequence[str]:
+    try:
+        return config.getini("benchflow_review") or ()
+    except (ValueError, TypeError):
+        raise pytest.UsageError("the ini value benchflow_review takes a list of paths") from None
+
+
+def _stay_outside(config: pytest.Config) -> None:
+    """Refuse to take configuration from a run, or to write pytest's own files into one. Raises: pytest.UsageError."""
+    ini, here = config.inipath, config.invocation_params.dir
+    if ini is not None and enclosing_run(ini.parent):
+        raise pytest.UsageError(f"{ini} lies in a run, and nothing in a run configures pytest; pass --rootdir and -c")
+    if enclosing_run(here) or enclosing_run(config.rootpath):
+        raise pytest.UsageError(f"{here} is in a run, where pytest would write its own files; start it from outside")
 
 
 def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> Selection:

@@ -7,6 +7,8 @@ from typing import Any
 
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]  # it ships no types
 
+# What follows the file in the id of a check of a rollout on disk.
+_CHECK = "::check_"
 _CELL = re.compile(r"(?P<file>.*/?task\.(?:toml|md))::(?:rollout|check_\w+)(?P<cell>\[.*\])\Z", re.DOTALL)
 
 
@@ -46,4 +48,6 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
 
     def _split_scope(self, nodeid: str) -> str:
         found = _CELL.match(nodeid)
-        return f"{found['file']}{found['cell']}" if found else str(super()._split_scope(nodeid))
+        if found:
+            return f"{found['file']}{found['cell']}"
+        return nodeid.partition(_CHECK)[0] if _CHECK in nodeid else str(super()._split_scope(nodeid))

@@ -65,25 +65,36 @@ def enclosing_task(path: Path) -> Path | None:
     return next((place for place in (path, *path.parents) if is_task(place)), None)
 
 
-def conftest_anchors(arguments: Sequence[str], directory: Path) -> list[str] | None:
-    """Return arguments for which pytest looks for conftest files without entering a task's or a job's directories.
+def enclosing_run(path: Path) -> Path | None:
+    """Return the job or rollout directory that `path` is or lies in, None when there is none."""
+    return next((place for place in (path, *path.parents) if is_run(place)), None)
+
+
+def conftest_anchors(arguments: Sequence[str], directory: Path, reviewed: Sequence[Path] = ()) -> list[str] | None:
+    """Return arguments for which pytest looks for conftest files without entering a task's or a run's directories.
 
     pytest imports `test*/conftest.py` below each argument, and those above it: in a task that is code for the sandbox,
-    in a job it may be an agent's. None: the arguments are fine as they are.
+    in a run it may be an agent's; what lies in `reviewed` is of runs. None: the arguments are fine as they are.
     """
     places = absolute_paths(arguments, directory) or (directory,)
-    files = [_outermost_file(place) for place in places]
+    files = [_anchor(place, reviewed) for place in places]
     if not any(files):
         return None
     # A file as argument makes pytest look in its directory and upwards only.
     return [str(file or argument) for file, argument in zip(files, arguments or ("",), strict=True)]
 
 
-def _outermost_file(path: Path) -> Path | None:
-    """Return the file that makes `path`, or the highest directory around it, a task or a job."""
+def conftest_above(path: Path) -> Path:
+    """Return the nearest conftest.py above a path; where there is none, a path at which pytest finds none."""
+    files = (parent / "conftest.py" for parent in path.parents)
+    return next((file for file in files if file.is_file()), Path(os.devnull))
+
+
+def _anchor(path: Path, reviewed: Sequence[Path]) -> Path | None:
+    """Return where to look for conftest files for `path`, None where nothing around it is a task or a run."""
     for place in (*reversed(path.parents), path):
-        if is_run(place):
-            return place / ("job.json" if (place / "job.json").is_file() else "config.json")
+        if place in reviewed or is_run(place):
+            return conftest_above(place)
         if file := task_file(place):
             return file
     return None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_benchflow.collect.findings import judge_findings
+from pytest_benchflow.collect.runs import RunDirectory
 from pytest_benchflow.errors import BenchflowError
 from pytest_benchflow.records.rundir import is_run
-from pytest_benchflow.report.text import printable
 from pytest_benchflow.tasks.load import load_task, task_file
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 _OF_MODELS = frozenset({"model", "llm"})
 
 
-class CheckWarning(pytest.PytestWarning):
-    """A check found something that does not make its rollout unhealthy."""
-
-
 class TaskWarning(pytest.PytestWarning):
     """Something in a task file is not understood and was left out."""
 
@@ -41,6 +38,8 @@ def collect_directory(
     A task is collected whole when it was asked for, and never entered. A job's directory is never entered either:
     it holds copies of files that agents wrote.
     """
+    if isinstance(collector, RunDirectory):
+        return collector
     if is_run(path):
         return None
     file = task_file(path)
@@ -190,19 +189,10 @@ def judge_check(rollout: Rollout, name: str, *, told_by: str | None = None) -> N
     from pytest_benchflow.checks._check import run_checks
     from pytest_benchflow.report.failure import repeats_error
 
-    report = run_checks(rollout)
-    if name in report.not_applicable:
-        pytest.skip(f"not applicable: {report.not_applicable[name]}")
-    messages = [printable(finding.message) for finding in report.of(name) if finding.severity == "error"]
-    if messages and told_by and all(repeats_error(rollout.result, name, message) for message in messages):
-        pytest.fail(f"the error of {told_by} says why", pytrace=False)
-    if messages:
-        pytest.fail("\n".join([*messages, f"in {printable(rollout.path)}"]), pytrace=False)
-    for finding in report.of(name):
-        try:
-            warnings.warn(CheckWarning(f"{name}: {printable(finding.message)}"), stacklevel=1)
-        except CheckWarning as error:  # the user made warnings errors
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
+    def told(message: str) -> bool:
+        return repeats_error(rollout.result, name, message)
+
+    judge_findings(run_checks(rollout), name, rollout.path, told=told, teller=told_by)
 
 
 def _asking_for_rollout(judge: Callable[[Rollout], None]) -> Callable[..., None]:

@@ -111,6 +111,8 @@ def is_run(path: Path) -> bool:
     """Tell the directory of a job or of a rollout: it holds copies of files that agents wrote."""
     if (path / "config.json").is_file() and ((path / "result.json").exists() or (path / "trajectory").exists()):
         return True
+    if RunDir(path).llm.exists() or RunDir(path).acp.exists():
+        return True
     try:
         with (path / "job.json").open("rb") as stream:
             return b"pytest_benchflow" in stream.read(65536)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.audit import Audit
     from pytest_benchflow.report.review import Review
+    from pytest_benchflow.report.summary import Summary
 
 _LONGEST = 1000
 
@@ -35,17 +36,24 @@ def review_lines(review: Review, width: int) -> Iterator[str]:
         yield f"  audit: {one_line(audit_text(review.audit), limit=_LONGEST)}"
 
 
-def total_lines(reviews: Sequence[Review], width: int) -> Iterator[str]:
+def total_lines(summaries: Sequence[Summary], width: int) -> Iterator[str]:
     """Yield how many rollouts are healthy, what is at fault in the others, and the evidence of all."""
-    healthy = sum(review.healthy for review in reviews)
-    faults = Counter(review.category for review in reviews if not review.healthy)
+    healthy = sum(summary.healthy for summary in summaries)
+    faults = Counter(summary.category for summary in summaries if not summary.healthy)
     named = ", ".join(f"{count} {category}" for category, count in sorted(faults.items(), key=str))
-    rollouts = f"{len(reviews)} rollout{'s' if len(reviews) != 1 else ''}"
-    parts = [f"{rollouts}: {healthy} healthy", f"{len(reviews) - healthy} unhealthy{f' ({named})' if named else ''}"]
-    free = sum(not review.uses_model for review in reviews)
+    rollouts = f"{len(summaries)} rollout{'s' if len(summaries) != 1 else ''}"
+    parts = [f"{rollouts}: {healthy} healthy", f"{len(summaries) - healthy} unhealthy{f' ({named})' if named else ''}"]
+    free = sum(not summary.calls_model for summary in summaries)
     parts += [f"{free} of an agent without a model"] if free else []
     yield ", ".join(parts)
-    yield from wrapped(evidence_line([review.summary for review in reviews]), width)
+    yield from wrapped(evidence_line(summaries), width)
+
+
+def unhealthy_lines(summaries: Sequence[Summary]) -> Iterator[str]:
+    """Yield where the unhealthy rollouts are, and what is at fault."""
+    for summary in summaries:
+        if not summary.healthy:
+            yield f"unhealthy ({summary.category}): {one_line(summary.directory)}"
 
 
 def audit_text(audit: Audit) -> str:

@@ -1,0 +1,212 @@
+"""Collect rollouts that lie on disk: each is like a test file, and each check of it is an item.
+
+Nothing here is a `pytest.Directory`, for pytest imports the conftest.py of those: a run holds what agents wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_benchflow.collect.findings import judge_findings
+from pytest_benchflow.records.rundir import RunDir, is_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pytest_benchflow.checks._check import Check
+    from pytest_benchflow.report.review import Review
+    from pytest_benchflow.report.summary import Summary
+
+# The property of a rollout's first report that says what the rollout came to.
+_PROPERTY = "benchflow_review"
+_PREFIX = "check_"
+# Options with which a user names the checks to run; what these leave out is not missed.
+_SELECTING = ("keyword", "deselect", "lf", "stepwise")
+_NAMED = 5
+
+
+class Reviews:
+    """The part of a session that reviews rollouts: hooks that collect them, and the gate over all of them."""
+
+    def __init__(
+        self, config: pytest.Config, roots: Sequence[Path], *, rebuild: bool, expect_commit: str | None
+    ) -> None:
+        # Imported here, not at the start: only a review needs the checks this early.
+        from pytest_benchflow.checks._baseline import SHIPPED
+        from pytest_benchflow.report.review import checks_for, rollouts_at
+
+        self._config = config
+        self._roots = tuple(roots)
+        self.rollouts = rollouts_at(roots)
+        self.checks: dict[str, Check] = checks_for(expect_commit)
+        self.rebuild = rebuild
+        # A bit for each shipped check: which of them a rollout's reports told of takes one number.
+        self._bits = {f"{_PREFIX}{name}": 1 << place for place, name in enumerate(SHIPPED)}
+        self._told: dict[str, int] = {}
+        self._summaries: list[Summary] = []
+        self._missing: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        """Collect a directory of runs that was asked for, and a job's directory above one."""
+        inside = any(path.is_relative_to(root) for root in self._roots)
+        below = [rollout for rollout in self.rollouts if rollout.is_relative_to(path)] if inside or is_run(path) else []
+        return RunDirectory.of(parent, path, below, self) if below else None
+
+    def pytest_report_collectionfinish(self) -> str | None:
+        """Say what is reviewed."""
+        if self._config.get_verbosity() < 0:
+            return None
+        found = len(self.rollouts)
+        return f"review: {found} rollout{'s' if found != 1 else ''}, {len(self.checks)} checks each"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note that a check was run, or said itself why it does not apply."""
+        if report.when != "call" or hasattr(report, "wasxfail"):
+            return
+        place, _, name = report.nodeid.rpartition("::")
+        bit = self._bits.get(name)
+        if bit is not None:
+            self._told[place] = self._told.get(place, 0) | bit
+        if report.user_properties:
+            self._hear(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a review in which checks were left out that nobody deselected by name."""
+        if session.exitstatus == pytest.ExitCode.OK:
+            self._missing = self._missed()
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED if self._missing else pytest.ExitCode.OK
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write what the rollouts came to."""
+        from pytest_benchflow.report.review_text import total_lines, unhealthy_lines
+
+        summaries = sorted(self._summaries, key=lambda summary: summary.directory)
+        if summaries:
+            terminalreporter.write_sep("=", "review")
+            for line in unhealthy_lines(summaries):
+                terminalreporter.write_line(line, red=True)
+            for line in total_lines(summaries, self._config.get_terminal_writer().fullwidth):
+                terminalreporter.write_line(line)
+        for line in self._missing:
+            terminalreporter.write_line(line, red=True)
+
+    def _hear(self, report: pytest.TestReport) -> None:
+        from pytest_benchflow.report.summary import Summary
+
+        for name, value in report.user_properties:
+            if name == _PROPERTY:
+                self._summaries.append(Summary.of_dict(json.loads(str(value))))
+
+    def _missed(self) -> list[str]:
+        """Say which shipped checks no report told of, in how many rollouts; nothing where a user named what to run."""
+        option = self._config.option
+        if (
+            option.collectonly
+            or any(getattr(option, name, None) for name in _SELECTING)
+            or any("::" in argument for argument in self._config.args)
+            or hasattr(self._config, "workerinput")
+        ):
+            return []
+        told = list(self._told.values()) + [0] * (len(self.rollouts) - len(self._told))
+        counts = {name: sum(not bits & bit for bits in told) for name, bit in self._bits.items()}
+        missing = {name: count for name, count in counts.items() if count}
+        if not missing:
+            return []
+        named = [f"  {name}: {count} of {len(told)} rollouts" for name, count in list(missing.items())[:_NAMED]]
+        more = [f"  and {len(missing) - _NAMED} other checks"] if len(missing) > _NAMED else []
+        return [
+            "shipped checks did not run, and no -k or --deselect left them out, so this review fails:",
+            *named,
+            *more,
+        ]
+
+
+class RunDirectory(pytest.Collector):
+    """A directory with rollouts in it, or a rollout's own."""
+
+    reviews: Reviews
+    rollouts: Sequence[Path]
+
+    @classmethod
+    def of(cls, parent: pytest.Collector, path: Path, rollouts: Sequence[Path], reviews: Reviews) -> RunDirectory:
+        """Make the collector of a directory that `rollouts` are in."""
+        made: RunDirectory = cls.from_parent(parent, name=path.name, path=path)
+        made.rollouts, made.reviews = rollouts, reviews
+        return made
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        """Yield the rollout's file, or the directories that lead to rollouts."""
+        if self.rollouts == [self.path]:
+            yield RunFile.of(self, self.reviews)
+            return
+        depth = len(self.path.parts)
+        below: dict[str, list[Path]] = {}
+        for rollout in self.rollouts:
+            below.setdefault(rollout.parts[depth], []).append(rollout)
+        for name, rollouts in below.items():
+            yield RunDirectory.of(self, self.path / name, rollouts, self.reviews)
+
+
+class RunFile(pytest.File):
+    """A rollout, under the first of its records that is there; its checks run together, once, with its first item."""
+
+    parent: RunDirectory
+    reviews: Reviews
+    _report: Review | None = None
+
+    @classmethod
+    def of(cls, parent: RunDirectory, reviews: Reviews) -> RunFile:
+        """Make the file of the rollout in a directory."""
+        rundir = RunDir(parent.path)
+        records = (rundir.result, rundir.config, rundir.row, rundir.llm, rundir.acp, rundir.lock)
+        made: RunFile = cls.from_parent(parent, path=next((p for p in records if p.is_file()), rundir.result))
+        made.reviews = reviews
+        made.add_marker("benchflow")
+        made.add_marker("check")
+        return made
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield an item for each check."""
+        for name in self.reviews.checks:
+            yield ReviewItem.from_parent(self, name=f"{_PREFIX}{name}")
+
+    def judge(self, item: ReviewItem) -> None:
+        """Fail, skip or warn as the check of an item found."""
+        if self._report is None:
+            self._report = self._review(item)
+        judge_findings(self._report.report, item.name.removeprefix(_PREFIX), self.parent.path)
+
+    def teardown(self) -> None:
+        """Let go of what the checks found."""
+        self._report = None
+
+    def _review(self, item: ReviewItem) -> Review:
+        from pytest_benchflow.report.review import review_rollout
+
+        root = self.parent.path
+        review = review_rollout(root, self.reviews.checks, rebuild=self.reviews.rebuild)
+        summary = replace(review.summary, directory=os.path.relpath(root, self.config.invocation_params.dir))
+        item.user_properties.append((_PROPERTY, json.dumps(summary.as_dict())))
+        return review
+
+
+class ReviewItem(pytest.Item):
+    """`check_<claim>` of a rollout on disk: passes when the check finds nothing wrong."""
+
+    parent: RunFile
+
+    def runtest(self) -> None:
+        """Report what the check found."""
+        self.parent.judge(self)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the rollout's record as the place of this item."""
+        return self.path, None, f"{self.parent.parent.name} {self.name}"

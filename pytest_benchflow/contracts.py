@@ -129,6 +129,7 @@ class Backend(Protocol):
     """A kind of sandbox: the object named `backend` in `sandboxes/NAME.py`."""
 
     name: str
+    dies_with_process: bool  # True: when this process is killed, nothing is left of a sandbox but its scratch directory
 
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""

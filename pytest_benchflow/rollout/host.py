@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_benchflow.records.journal import Journal
+from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.rollout.ledger import NAME, Ledger, settle
 from pytest_benchflow.rollout.scratch import ScratchBase
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     from pytest_benchflow.proxy.gateway import Gateway
@@ -24,11 +22,11 @@ class Host:
         self.session_id = session_id or secrets.token_hex(8)
         self.scratch = ScratchBase()
         self._gateway: Gateway | None = None
-        self._ledgers: dict[Path, Journal] = {}
+        self._ledger: Ledger | None = None
 
     async def __aenter__(self) -> Host:
-        self.scratch.open()
-        self.scratch.sweep()
+        self._ledger = Ledger(self.scratch.open() / NAME, self.session_id)
+        self.scratch.sweep(last=NAME, settle=lambda path: settle(path, self.session_id))
         return self
 
     async def __aexit__(
@@ -36,8 +34,8 @@ class Host:
     ) -> None:
         if self._gateway is not None:
             await self._gateway.close()
-        for ledger in self._ledgers.values():
-            ledger.close()
+        if self._ledger is not None:
+            self._ledger.close()
         self.scratch.close()
 
     def gateway(self) -> Gateway:
@@ -48,8 +46,9 @@ class Host:
             self._gateway = Gateway()
         return self._gateway
 
-    def ledger(self, job_dir: Path, event: str, **facts: Any) -> None:
-        """Add a line to the job's sandbox ledger: before create, after create, after delete."""
-        path = job_dir / "sandboxes.jsonl"
-        journal = self._ledgers.setdefault(path, Journal(path))
-        journal.append({"event": event, "time": time.time(), "pid": os.getpid(), "session": self.session_id, **facts})
+    @property
+    def ledger(self) -> Ledger:
+        """Return the ledger of sandboxes. Raises: SandboxError before the host is entered."""
+        if self._ledger is None:
+            raise SandboxError("the host's rollouts have not begun: use it as a context manager")
+        return self._ledger

@@ -218,12 +218,18 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
     cell, host = state.cell, state.host
     scratch = host.scratch.new(state.sandbox_id)
     spec = SandboxSpec(id=state.sandbox_id, task=cell.task, scratch=scratch, mounts=mounts, env=cell.environment)
-    facts = {"sandbox": spec.id, "backend": cell.backend.name, "rollout": state.dir.path.name, "scratch": str(scratch)}
-    host.ledger(state.job_dir, "create", **facts)
+    facts = {
+        "sandbox": spec.id,
+        "backend": cell.backend.name,
+        "rollout": state.dir.path.name,
+        "scratch": str(scratch),
+        "dies_with_process": cell.backend.dies_with_process,
+    }
+    host.ledger.add(state.job_dir, "create", **facts)
     sandbox: Sandbox | None = None
     try:
         sandbox = await cell.backend.create(spec)
-        host.ledger(state.job_dir, "created", **facts)
+        host.ledger.add(state.job_dir, "created", **facts)
         state.sandbox_made(sandbox)
         yield sandbox
     finally:
@@ -234,7 +240,7 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
                 facts["scratch"] = state.kept = str(host.scratch.keep(scratch))
             else:
                 await asyncio.to_thread(host.scratch.discard, scratch)
-        host.ledger(state.job_dir, "kept" if cell.config.keep_sandbox else "deleted", **facts)
+        host.ledger.add(state.job_dir, "kept" if cell.config.keep_sandbox else "deleted", **facts)
 
 
 @asynccontextmanager

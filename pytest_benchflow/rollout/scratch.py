@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._remove import names_in, remove_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
 _TRASH = ".trash-"
@@ -43,10 +44,10 @@ class ScratchBase:
     ) -> None:
         self.close()
 
-    def open(self) -> None:
-        """Make and lock this session's directory; a second call does nothing."""
+    def open(self) -> Path:
+        """Make, lock and return this session's directory; a second call does nothing more."""
         if self._session is not None:
-            return
+            return self._session
         self._own_base()
         with self._turn():
             session = self._base / f"{os.getpid()}-{secrets.token_hex(4)}"
@@ -54,6 +55,7 @@ class ScratchBase:
             self._lock = os.open(session, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._session = session
+        return session
 
     def close(self) -> None:
         """Remove this session's directory with all that is left in it; safe to call twice."""
@@ -91,18 +93,33 @@ class ScratchBase:
         kept.mkdir(mode=0o700, exist_ok=True)
         return path.rename(kept / path.name)
 
-    def sweep(self) -> list[str]:
-        """Remove what sessions that are no longer alive left; return their names."""
+    def sweep(self, *, last: str = "", settle: Callable[[Path], None] = lambda _: None) -> list[str]:
+        """Remove what sessions that are no longer alive left; return their names.
+
+        The file called `last` of each goes after all else, when `settle` was called with its path.
+        """
         self._own_base()
+        trash, dead = [], []
         with self._turn():
-            dead = [path for path in self._base.iterdir() if path.is_dir() and not path.is_symlink() and _is_free(path)]
-            # Renamed under the lock and removed after it: a large tree must not hold up other sessions.
-            trash = [path if path.name.startswith(_TRASH) else path.rename(_trash_name(path)) for path in dead]
-        for path in trash:
-            # Another session may be removing the same one, which is as good.
-            with contextlib.suppress(OSError):
-                remove_tree(path)
-        return [path.name for path in dead]
+            for path in self._base.iterdir():
+                if path.is_dir() and not path.is_symlink() and (lock := _lock_of_dead(path)) is not None:
+                    dead.append(path.name)
+                    # Renamed under the lock and removed after it: a large tree must not hold up other sessions.
+                    moved = path if path.name.startswith(_TRASH) else path.rename(_trash_name(path))
+                    trash.append((moved, lock))
+        for path, lock in trash:
+            try:
+                # What cannot be removed now may be at the next start.
+                with contextlib.suppress(OSError):
+                    for name in names_in(lock):
+                        if name != last:
+                            remove_entry(lock, name)
+                    if (path / last).is_file():
+                        settle(path / last)
+                    remove_tree(path)
+            finally:
+                os.close(lock)
+        return dead
 
     def _own_base(self) -> None:
         with contextlib.suppress(FileExistsError):
@@ -130,61 +147,22 @@ def _trash_name(path: Path) -> Path:
     return path.with_name(f"{_TRASH}{path.name}-{secrets.token_hex(4)}")
 
 
-def _is_free(path: Path) -> bool:
-    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def _lock_of_dead(path: Path) -> int | None:
+    """Lock a directory whose session is dead, and return the descriptor that holds it; None: somebody has it."""
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    finally:
         os.close(lock)
-    return True
+        return None
+    return lock
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory whatever its depth and modes are, following no link; nothing happens when it is gone.
-
-    Subdirectories are moved up one by one instead of being descended into, so depth costs neither stack nor open files.
-    """
-    try:
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return
-    try:
-        os.fchmod(top, 0o700)
-        while names := _names(top):
-            for name in names:
-                _remove_entry(top, name)
-    finally:
-        os.close(top)
-    path.rmdir()
-
-
-def _names(directory: int) -> list[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries]
-
-
-def _remove_entry(top: int, name: str) -> None:
-    try:
-        is_directory = stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode)
-    except FileNotFoundError:
-        return
-    if not is_directory:
-        os.unlink(name, dir_fd=top)
-        return
-    os.chmod(name, 0o700, dir_fd=top)
-    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-    try:
-        with os.scandir(inner) as entries:
-            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        for child, is_inner in found:
-            if is_inner:
-                # Moving a directory rewrites its "..", for which an ordinary user needs to be able to write to it.
-                os.chmod(child, 0o700, dir_fd=inner)
-                os.rename(child, f".{secrets.token_hex(8)}", src_dir_fd=inner, dst_dir_fd=top)
-            else:
-                os.unlink(child, dir_fd=inner)
-    finally:
-        os.close(inner)
-    os.rmdir(name, dir_fd=top)
+    """Remove a directory whatever its depth and modes are, following no link; nothing happens when it is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            remove_entry(parent, path.name)
+        finally:
+            os.close(parent)

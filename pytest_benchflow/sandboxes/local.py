@@ -42,6 +42,7 @@ class LocalBackend:
     """Makes bubblewrap sandboxes."""
 
     name = "local"
+    dies_with_process = True
 
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""

@@ -42,3 +42,11 @@ def test_a_killed_worker_does_not_keep_the_run_from_its_end(make_task: MakeTask,
     output, _ = following.communicate(timeout=60)
     assert following.returncode == 0, output
     assert machine.leftovers() == []
+    for path in root.glob("jobs/*/sandboxes.jsonl"):
+        told: dict[str, list[str]] = {}
+        for line in map(json.loads, path.read_text().splitlines()):
+            told.setdefault(line["sandbox"], []).append(line["event"])
+        assert len(told) >= 3
+        assert {(events[0], events[-1], events.count("deleted")) for events in told.values()} == {
+            ("create", "deleted", 1)
+        }

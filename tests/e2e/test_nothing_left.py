@@ -107,6 +107,11 @@ def test_the_next_run_clears_up_after_a_kill(make_task: MakeTask, machine: Machi
     assert killed["verdict"] == "unhealthy"
     assert killed["error_category"] == "interrupted"
     assert killed["rewards"] is None
+    (ledger,) = root.glob("jobs/killed/sandboxes.jsonl")
+    told = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert [line["event"] for line in told] == ["create", "created", "deleted"]
+    assert {line["sandbox"] for line in told} == {killed["sandbox_id"] or told[0]["sandbox"]}
+    assert told[-1]["pid"] != told[0]["pid"]
 
 
 # Listens in whatever network it is in, and sleeps under a name of its own.

@@ -1,0 +1,89 @@
+"""Keep the ledger of a job's sandboxes: a line before one is made, one after, and one when it is gone."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.records.journal import Journal, read_lines
+from pytest_benchflow.records.jsontext import loads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME = "sandboxes.jsonl"
+_LAST = ("deleted", "kept")
+
+
+class Ledger:
+    """The ledgers of the jobs that one process works on, and a copy of their lines at `own`.
+
+    From that copy, in its scratch directory, the next session learns whose sandboxes a killed process left.
+    """
+
+    def __init__(self, own: Path, session_id: str) -> None:
+        self._session_id = session_id
+        self._own = Journal(own)
+        self._jobs: dict[Path, Journal] = {}
+
+    def add(self, job_dir: Path, event: str, **facts: Any) -> None:
+        """Add a line: create, created, deleted or kept."""
+        line = _line(event, self._session_id, facts)
+        ours = {**line, "ledger": str((job_dir / NAME).absolute())}
+        if event not in _LAST:  # told of here first, so that none is made that a later session cannot know
+            self._own.append(ours)
+        self._jobs.setdefault(job_dir, Journal(job_dir / NAME)).append(line)
+        if event in _LAST:
+            self._own.append(ours)
+
+    def close(self) -> None:
+        """Close the files."""
+        for journal in (self._own, *self._jobs.values()):
+            journal.close()
+
+
+def settle(own: Path, session_id: str) -> None:
+    """Add the last lines that a killed process owes the ledgers of its jobs, when the files of its sandboxes are gone.
+
+    Sandboxes that live on without the process that made them are left to their backend. A job that was removed, or
+    cannot be written to, gets no line.
+    """
+    for facts in _unfinished(_records(own)).values():
+        ledger = Path(str(facts.pop("ledger", "")))
+        if not facts.get("dies_with_process"):
+            continue
+        with suppress(OSError):
+            # Its last line may have been written, and not been told of here.
+            if ledger.is_file() and facts["sandbox"] in _unfinished(_records(ledger)):
+                journal = Journal(ledger)
+                journal.append(_line("deleted", session_id, {**facts, "after": "its process was killed"}))
+                journal.close()
+
+
+def _line(event: str, session_id: str, facts: dict[str, Any]) -> dict[str, Any]:
+    return {**facts, "event": event, "time": time.time(), "pid": os.getpid(), "session": session_id}
+
+
+def _unfinished(records: Iterator[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the sandboxes that have no last line, with their latest one."""
+    left: dict[str, dict[str, Any]] = {}
+    for record in records:
+        sandbox = str(record.get("sandbox"))
+        if record.get("event") in _LAST:
+            left.pop(sandbox, None)
+        else:
+            left[sandbox] = record
+    return left
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a ledger; a torn line tells nothing."""
+    with suppress(OSError):
+        for _number, line in read_lines(path):
+            with suppress(ValueError):
+                record = loads(line)
+                if isinstance(record, dict):
+                    yield record

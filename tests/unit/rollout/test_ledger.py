@@ -1,0 +1,114 @@
+"""The ledger of sandboxes tells of the end of each, also where the process that should have written it was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow.rollout.host import Host
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Makes a sandbox's directory and the lines of its ledger, as far as it comes before it is killed.
+PROGRAM = """
+import asyncio, json, os, signal, sys
+from pathlib import Path
+from pytest_benchflow.rollout.host import Host
+
+async def main(job, events, facts):
+    async with Host("killed") as host:
+        facts["scratch"] = str(host.scratch.new("bf-1"))
+        for event in events:
+            host.ledger.add(Path(job), event, **facts)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(sys.argv[1], sys.argv[2].split(), json.loads(sys.argv[3])))
+"""
+FACTS = {"sandbox": "bf-1", "backend": "local", "rollout": "answer__oracle__none__default__1"}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "jobs" / "job").mkdir(parents=True)
+    return tmp_path / "jobs" / "job"
+
+
+def kill_after(job: Path, events: str, *, dies_with_process: bool = True) -> Path:
+    """Run the program and return the scratch directory that it left."""
+    facts = json.dumps({**FACTS, "dies_with_process": dies_with_process})
+    assert subprocess.run([sys.executable, "-c", PROGRAM, str(job), events, facts], check=False).returncode == -9
+    (left,) = job.parents[1].glob("pytest-benchflow-*/*/bf-1")
+    return left
+
+
+def next_start() -> None:
+    async def enter() -> None:
+        async with Host("next"):
+            pass
+
+    asyncio.run(enter())
+
+
+def lines(job: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (job / "sandboxes.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("events", ["create", "create created"])
+def test_the_next_start_writes_the_last_line_of_what_a_kill_left(job: Path, events: str) -> None:
+    left = kill_after(job, events)
+    for _ in range(2):
+        next_start()
+        assert [line["event"] for line in lines(job)] == [*events.split(), "deleted"]
+    last = lines(job)[-1]
+    assert last.items() >= FACTS.items()
+    assert (last["session"], last["scratch"], last["after"]) == ("next", str(left), "its process was killed")
+    assert not left.parent.exists()
+
+
+@pytest.mark.parametrize("last", ["deleted", "kept"])
+def test_a_last_line_that_is_there_is_not_written_again(job: Path, last: str) -> None:
+    kill_after(job, f"create created {last}")
+    next_start()
+    assert [line["event"] for line in lines(job)] == ["create", "created", last]
+
+
+def test_a_last_line_of_which_only_the_job_tells_is_not_written_again(job: Path) -> None:
+    left = kill_after(job, "create created deleted")
+    own = left.parent / "sandboxes.jsonl"
+    own.write_text("".join(own.read_text().splitlines(keepends=True)[:-1]))
+    next_start()
+    assert [line["event"] for line in lines(job)] == ["create", "created", "deleted"]
+
+
+def test_a_sandbox_that_lives_on_is_left_to_its_backend(job: Path) -> None:
+    kill_after(job, "create created", dies_with_process=False)
+    next_start()
+    assert [line["event"] for line in lines(job)] == ["create", "created"]
+
+
+def test_a_job_that_was_removed_stays_so(job: Path) -> None:
+    left = kill_after(job, "create created")
+    shutil.rmtree(job)
+    next_start()
+    assert not job.exists()
+    assert not left.parent.exists()
+
+
+def test_a_torn_line_hides_no_other(job: Path) -> None:
+    left = kill_after(job, "create created")
+    for ledger in (job / "sandboxes.jsonl", left.parent / "sandboxes.jsonl"):
+        with ledger.open("a") as file:
+            file.write('{"event": "del\n')
+    next_start()
+    assert (job / "sandboxes.jsonl").read_text().splitlines()[-1].startswith("{")
+    assert json.loads((job / "sandboxes.jsonl").read_text().splitlines()[-1])["event"] == "deleted"

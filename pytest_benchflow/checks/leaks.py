@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.checks._evidence import RebuiltRollout, fresh_content, row_parts
-from pytest_benchflow.checks._secrets import Scan, secrets_in
+from pytest_benchflow.checks._evidence import RebuiltRollout, fresh_content, rebuilt, row_parts
+from pytest_benchflow.checks._secrets import secrets_in, secrets_in_values
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_lines
+from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
 
 _SHOWN = 8
+# Parts of a row that mostly are what the exchanges hold: to compare them costs less than to look through them.
+_COPIED = ("prompt", "completion", "tool_defs", "response")
 _CHUNK = 1 << 20
 # A secret that is cut between two chunks is whole in one of them.
 _OVERLAP = 4096
@@ -36,31 +39,42 @@ def check_no_secrets_in_artifacts(rollout: Rollout) -> None:
 
 def _found(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """Yield (file:line, kind) of each secret, file by file."""
-    read: set[Path] = set()
-    scan = Scan()
-    for path, values in ((rollout.dir.llm, fresh_content), (rollout.dir.acp, _events), (rollout.dir.row, _parts)):
+    read: set[Path] = {rollout.dir.row} if isinstance(rollout, RebuiltRollout) else set()
+    clean = False
+    for path in (rollout.dir.llm, rollout.dir.acp, rollout.dir.row):
         try:
-            hits = [hit for index, value in values(rollout) for hit in scan.add(index, value)]
-            yield from _at_lines(path, [*hits, *scan.found()])
-            read.add(path)
+            hits = list(secrets_in_values(_values(rollout, path, clean)))
         except (RecordError, LookupError):
             continue  # read as plain text below
-    if isinstance(rollout, RebuiltRollout):
-        read.add(rollout.dir.row)
+        clean = clean or (path == rollout.dir.llm and not hits)
+        yield from _at_lines(path, hits)
+        read.add(path)
     for path in _files(rollout.path, skipped={rollout.dir.attempts}):
         if path not in read:
             yield from _raw(path, rollout.path)
 
 
-def _events(rollout: Rollout) -> Iterator[tuple[int, Any]]:
-    yield from enumerate(rollout.events)
+def _values(rollout: Rollout, path: Path, clean: bool) -> Iterator[tuple[int, Any]]:
+    """Yield (index of the record, JSON value) for all that a log holds; `clean` tells that the exchanges are."""
+    if path == rollout.dir.llm:
+        yield from fresh_content(rollout)
+    elif path == rollout.dir.acp:
+        yield from enumerate(rollout.events)
+    else:
+        made = rebuilt(rollout).row if clean else {}
+        twins = [made, *sequence(made.get("trajectory"))]
+        for number, (_, part) in enumerate(row_parts(rollout)):
+            twin = mapping(twins[number]) if number < len(twins) else {}
+            yield 0, {key: each for key, each in part.items() if key not in _COPIED or not _ends(twin.get(key), each)}
+        # Other rows of the file should not be there: they are read whole.
+        yield from enumerate(rollout.rows[1:], 1)
 
 
-def _parts(rollout: Rollout) -> Iterator[tuple[int, Any]]:
-    """Yield the row piece by piece; other rows of the file, which should not be there, whole."""
-    for _, part in row_parts(rollout):
-        yield 0, part
-    yield from enumerate(rollout.rows[1:], 1)
+def _ends(whole: Any, part: Any) -> bool:
+    """Tell whether a part of the row is the one that follows from clean exchanges, or of a list its end."""
+    if isinstance(whole, list) and isinstance(part, list) and len(part) < len(whole):
+        whole = whole[len(whole) - len(part) :]
+    return bool(whole == part)
 
 
 def _at_lines(path: Path, hits: list[tuple[int, str]]) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pytest_benchflow.training.ready import calls_no_model
 from pytest_benchflow.training.row import Row, build_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 class NotApplicableError(Exception):
@@ -45,18 +45,36 @@ class RebuiltRollout(Rollout):
         return [rebuilt(self).row]
 
 
-def fresh_content(rollout: Rollout) -> Iterator[tuple[int, Any]]:
-    """Yield (index of the exchange, JSON value) for what no earlier exchange of the log carries.
+_fresh: WeakKeyDictionary[Rollout, list[tuple[int, Any]]] = WeakKeyDictionary()
+
+
+def fresh_content(rollout: Rollout) -> list[tuple[int, Any]]:
+    """Return (index of the exchange, JSON value) for what no earlier exchange of the log carries.
 
     From each request what is new of its history, instructions and tools; then the answer's body and the error.
     """
+    fresh = _fresh.get(rollout)
+    if fresh is None:
+        fresh = _fresh[rollout] = list(_news(rollout.exchanges))
+    return fresh
+
+
+def _news(records: list[dict[str, Any]]) -> Iterator[tuple[int, Any]]:
     # Records share what they repeat, so that an object met before is known by its identity; they stay alive meanwhile.
     items: set[int] = set()
     texts: set[str] = set()
-    for index, record in enumerate(rollout.exchanges):
+    before: dict[str, list[Any]] = {}
+    for index, record in enumerate(records):
         body = mapping(record.get("request")).get("body")
-        for part in body.values() if isinstance(body, dict) else (body,):
-            for item in part if isinstance(part, list) else (part,):
+        for key, part in body.items() if isinstance(body, dict) else (("", body),):
+            if not isinstance(part, list):
+                new: Iterable[Any] = (part,)
+            else:
+                # Lists compare by identity first: a history that grows is passed over at memory speed.
+                known = before.get(key, [])
+                new = part[len(known) :] if part[: len(known)] == known else part
+                before[key] = part
+            for item in new:
                 if isinstance(item, str):
                     if item not in texts:
                         texts.add(item)

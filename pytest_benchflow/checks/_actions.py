@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
 
 # Where the parts of an answer or of a history's item are, in any wire format.
-_INSIDE = ("choices", "message", "output", "candidates", "content", "parts", "tool_calls")
+_INSIDE = frozenset({"choices", "message", "output", "candidates", "content", "parts", "tool_calls"})
+# Anthropic's tool results and Gemini's stand in a user's messages, so that those are looked at.
+_NO_ACTORS = ("system", "developer")
 
 
 @dataclass(slots=True)
@@ -79,8 +81,15 @@ def _called(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
     calls: list[Action] = []
     named: dict[str, Action] = {}
     for index, value in fresh_content(rollout):
+        if not isinstance(value, dict) or value.get("role") in _NO_ACTORS:
+            continue
         answer = value is mapping(rollout.exchanges[index].get("response")).get("body")
         for node in _nodes(value):
+            result = _result(node)
+            if result is not None:
+                if result[0] in named and not answer:
+                    named[result[0]].output = result[1]
+                continue
             call = _call(node)
             if call is not None and (not answer or used[index]):
                 call_id, tool, arguments = call
@@ -88,21 +97,21 @@ def _called(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
                 if known is None or (known.tool, known.arguments) != (tool, arguments):
                     known = named[call_id] = Action(tool, arguments, index)
                     calls.append(known)
-            result = None if answer else _result(node)
-            if result is not None and result[0] in named:
-                named[result[0]].output = result[1]
     return calls, named
 
 
-def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    stack = [value]
+def _nodes(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield an answer or an item of a history and its parts, in order."""
+    stack: list[Any] = [value]
     while stack:
         item = stack.pop()
         if isinstance(item, list):
             stack.extend(reversed(item))
         elif isinstance(item, dict):
             yield item
-            stack.extend(item[key] for key in reversed(_INSIDE) if isinstance(item.get(key), dict | list))
+            inside = [child for key, child in item.items() if key in _INSIDE and isinstance(child, dict | list)]
+            if inside:
+                stack.extend(reversed(inside))
 
 
 def _call(node: dict[str, Any]) -> tuple[str, str, Any] | None:

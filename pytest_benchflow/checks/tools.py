@@ -1,0 +1,70 @@
+"""The tools in the row are those that the model had when it gave the answers in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pytest_benchflow.checks._check import check
+from pytest_benchflow.checks._evidence import is_ours, rebuilt, the_row
+from pytest_benchflow.records.values import mapping, sequence
+from pytest_benchflow.training.tree import tool_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_benchflow.records.rollout import Rollout
+
+
+@check(category="training", needs=("llm", "row", "result"))
+def check_tools_are_the_union(rollout: Rollout) -> None:
+    """Law 6: the row's tool_defs are the tools of the policy's selected exchanges, and a step's are its exchange's."""
+    row = the_row(rollout)
+    stored = _tools(row)
+    offered = rebuilt(rollout).row["tool_defs"]
+    names, expected = _names(stored), _names(offered)
+    lost, odd = sorted(expected - names), sorted(names - expected)
+    if not is_ours(rollout):
+        # Other tools may give the tools of side calls to the row too; what no request offered is nobody's.
+        odd = sorted(names.difference(*(_names(exchange.tools) for exchange in rebuilt(rollout).records)))
+    assert not lost, f"results.jsonl: tool_defs lack {', '.join(lost)}, which the policy's requests offered"
+    assert not odd, f"results.jsonl: tool_defs have {', '.join(odd)}, which no request of the policy offered"
+    assert not is_ours(rollout) or stored == offered, "results.jsonl: tool_defs are not what the requests offered"
+    for number, step in enumerate(sequence(row.get("trajectory"))):
+        _of_step(rollout, number, mapping(step))
+
+
+@check(severity="warning", category="training", needs=("llm",))
+def check_tools_keep_their_schema(rollout: Rollout) -> None:
+    """Law 6: no tool of the policy came with two different schemas under one name."""
+    twice = mapping(rebuilt(rollout).row.get("info")).get("tool_conflicts")
+    assert not twice, f"tools with several schemas under one name: {', '.join(map(str, sequence(twice)))}"
+
+
+def _of_step(rollout: Rollout, number: int, step: dict[str, Any]) -> None:
+    """Compare the tools that a step says it had, where it says so, with those of its exchange."""
+    index = mapping(step.get("extras")).get("exchange_index")
+    records = rebuilt(rollout).records
+    if ("tool_defs" not in step and "tools" not in step) or not isinstance(index, int) or not 0 <= index < len(records):
+        return
+    own, offered = _names(_tools(step)), _names(records[index].tools)
+    assert own == offered, (
+        f"results.jsonl: trajectory[{number}] has the tools {', '.join(sorted(own)) or 'none'}; "
+        f"exchange {index} offered {', '.join(sorted(offered)) or 'none'}"
+    )
+
+
+def _tools(holder: dict[str, Any]) -> list[Any]:
+    """Return the tools of a row or a step, which may be JSON text. Raises: AssertionError."""
+    tools = holder.get("tool_defs", holder.get("tools"))
+    if isinstance(tools, str):
+        try:
+            tools = orjson.loads(tools)
+        except orjson.JSONDecodeError as error:
+            raise AssertionError(f"results.jsonl: tool_defs are not JSON ({error})") from None
+    return sequence(tools)
+
+
+def _names(tools: Iterable[Any]) -> set[str]:
+    return {tool_name(tool) for tool in tools if isinstance(tool, dict)}

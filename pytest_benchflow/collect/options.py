@@ -138,6 +138,7 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
         _check_record(selection.settings)
     if selection.in_use:
         _check_names(selection, config)
+        _check_distinct(selection.settings, config)
         _check_models(selection.settings)
         _check_agent_env(selection.settings)
 
@@ -175,6 +176,30 @@ def _check_models(settings: Settings) -> None:
                 check_model(model)
     except BenchflowError as error:
         raise pytest.UsageError(f"--benchflow-model: {error}") from None
+
+
+def _check_distinct(settings: Settings, config: pytest.Config) -> None:
+    """Refuse agents and models whose rollouts would share a name. Raises: pytest.UsageError naming both."""
+    if len(settings.agents) == len(settings.models) == 1:
+        return
+    from pytest_benchflow.rollout.config import slug
+    from pytest_benchflow.rollout.plan import models_for
+
+    given = {option.name: _spelling(config, option) for option in OPTIONS}
+    known: dict[str, tuple[str, str]] = {}
+    for pair in [(agent, model) for agent in settings.agents for model in models_for(agent, settings)]:
+        # As test ids and as directories join them.
+        for name in (joint.join(map(slug, pair)) for joint in ("-", "__")):
+            other = known.setdefault(name, pair)
+            if other != pair:
+                clashes = [
+                    f"{given[option]} has {first!r} and {second!r}"
+                    for option, first, second in zip(("agent", "model"), other, pair, strict=True)
+                    if first != second
+                ]
+                raise pytest.UsageError(
+                    f"{'; '.join(clashes)}: their rollouts would share the name {name!r}; give them a job each"
+                )
 
 
 def _check_agent_env(settings: Settings) -> None:

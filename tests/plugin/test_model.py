@@ -79,3 +79,33 @@ def test_skips_beside_a_rollout_that_ran_do_not_fail(bench: Bench) -> None:
         "skipped": 1,
         "unsolved": 1,
     }
+
+
+@pytest.mark.parametrize("given", ["option", "ini"])
+def test_models_whose_rollouts_would_share_a_name_are_refused(bench: Bench, given: str) -> None:
+    bench.task()
+    models = ("openai/gpt:5", "openai/gpt@5")
+    says = "has 'openai/gpt:5' and 'openai/gpt@5': their rollouts would share the name 'baseline-openai-gpt-5'"
+    if given == "ini":
+        bench.ini(f"benchflow_model = {' '.join(models)}")
+        bench.refused("tasks", says=f"the ini value benchflow_model {says}")
+    else:
+        options = [f"--benchflow-model={model}" for model in models]
+        bench.refused("tasks", *options, says=f"--benchflow-model {says}")
+        # Agents that call no model make no rollouts of them.
+        assert len(bench.ids("tasks", "-m", "rollout", "--benchflow-agent=nop", *options)) == 1
+
+
+def test_agents_whose_rollouts_would_share_a_name_are_refused(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makeconftest(
+        """
+        from pytest_benchflow.agents.oracle import agent
+
+
+        def pytest_benchflow_agents():
+            return {"my agent": agent, "my:agent": agent}
+        """
+    )
+    agents = ("--benchflow-agent=my agent", "--benchflow-agent=my:agent")
+    bench.refused("tasks", *agents, says="--benchflow-agent has 'my agent' and 'my:agent': ")

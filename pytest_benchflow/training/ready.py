@@ -75,7 +75,10 @@ def _policy_incomplete(exchanges: Sequence[Exchange], tree: TurnTree, terminal: 
         return Refusal(
             "partial_trajectory", f"The last request of the policy, exchange {last.index}, ended as {last.outcome}."
         )
-    answered = {turn.tool_call_id for turn in tree.turns(exchange.node for exchange in policy) if turn.role == "tool"}
+    threads = {exchange.thread for exchange in policy}
+    # A request for a summary, a side call, may be the only one that carries the last results before a compaction.
+    told = tree.turns(exchange.node for exchange in exchanges if exchange.thread in threads)
+    answered = {turn.tool_call_id for turn in told if turn.role == "tool"}
     for exchange in policy:
         for call in exchange.answer.tool_calls if exchange.selected and exchange.answer else ():
             if call.id not in answered and call.name not in terminal:

@@ -49,7 +49,8 @@ async def keep_artifacts(task: Task, sandbox: Sandbox, target: Path, redactor: R
     declared = [*task.artifacts, *(artifact for step in task.steps for artifact in step.artifacts)]
     warnings = await _keep(sandbox, _ALWAYS, target)
     for artifact in declared:
-        warnings += await _keep(sandbox, artifact.source, _place(target, artifact))
+        source = str(PurePosixPath(sandbox.workdir) / artifact.source)
+        warnings += await _keep(sandbox, source, _place(target, artifact))
         _exclude(_place(target, artifact), artifact.exclude)
     return warnings + await asyncio.to_thread(scrub, target, redactor)
 

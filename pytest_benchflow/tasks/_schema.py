@@ -52,9 +52,17 @@ def _hosts(reader: Reader, key: str, value: Any) -> tuple[str, ...]:
 
 def _artifact(reader: Reader, key: str, value: Any) -> Artifact:
     if isinstance(value, str):
-        return Artifact(source=kind.filled(reader, key, value))
-    shape = {"source": kind.filled, "destination": relative, "exclude": kind.texts, "service": kind.text}
+        return Artifact(source=_inside(reader, key, value))
+    shape = {"source": _inside, "destination": relative, "exclude": kind.texts, "service": kind.text}
     return Artifact(**reader.table(key, value, shape, required=("source",)))
+
+
+def _inside(reader: Reader, key: str, value: Any) -> str:
+    """Read a path in the sandbox; a relative one starts at the working directory."""
+    path = kind.filled(reader, key, value)
+    if path.startswith("~") or ".." in PurePosixPath(path).parts or "\0" in path:
+        raise reader.wrong(key, value, "a path in the sandbox without .. or ~")
+    return path
 
 
 def relative(reader: Reader, key: str, value: Any) -> str:

@@ -177,17 +177,23 @@ def test_agent_and_verifier_run_as_the_users_that_the_task_names(
 def test_artifacts_go_where_the_task_says_without_what_it_leaves_out(tmp_path: Path) -> None:
     manifest = (
         'artifacts = ["/app/report.txt", {source = "/app/out", destination = "kept/out", exclude = ["*.tmp", "cache"]},'
-        ' "/app/missing"]\n'
+        ' "/app/missing", "beside.txt"]\n'
     )
     solve = (
         "mkdir -p out/cache out/deep\necho a > out/a\necho t > out/deep/b.tmp\necho c > out/cache/c\n"
-        "echo d > out/deep/d\necho r > report.txt\necho n > not-asked-for\necho x > /logs/artifacts/always\n"
+        "echo d > out/deep/d\necho r > report.txt\necho n > not-asked-for\necho b > beside.txt\necho x > /logs/artifacts/always\n"
     )
     rollout = run(write_task(tmp_path / "task", manifest, {"solution/solve.sh": solve}))
     assert rollout.verdict == "pass", rollout.result
     place = rollout.path / "artifacts"
     kept = {path.relative_to(place).as_posix(): path.read_text() for path in place.rglob("*") if path.is_file()}
-    assert kept == {"always": "x\n", "kept/out/a": "a\n", "kept/out/deep/d": "d\n", "report.txt": "r\n"}
+    assert kept == {
+        "always": "x\n",
+        "beside.txt": "b\n",
+        "kept/out/a": "a\n",
+        "kept/out/deep/d": "d\n",
+        "report.txt": "r\n",
+    }
 
 
 def test_an_agent_that_falls_silent_is_no_result_whatever_it_scored(tmp_path: Path) -> None:

@@ -208,6 +208,22 @@ def test_deprecated_keys_still_count(write: Write, lines: str, expected: Environ
         pytest.param("artifacts = [3]", "artifacts[0] is 3", "a table with the keys source", id="artifact"),
         pytest.param("artifacts = [{}]", "artifacts[0].source is missing", "a value for it", id="artifact-source"),
         pytest.param(
+            "artifacts = ['/a', '../x']", "artifacts[1] is '../x'", "a path in the sandbox without ..", id="artifact-up"
+        ),
+        pytest.param(
+            "artifacts = [{source = '/app/../../etc'}]",
+            "artifacts[0].source is '/app/../../etc'",
+            "a path in the sandbox without ..",
+            id="artifact-absolute-up",
+        ),
+        pytest.param(
+            "[[steps]]\nname = 'one'\nartifacts = ['../x']",
+            "steps[0].artifacts[0] is '../x'",
+            "a path in the sandbox without ..",
+            id="artifact-of-a-step",
+        ),
+        pytest.param("artifacts = ['~/x']", "artifacts[0] is '~/x'", "a path in the sandbox without ..", id="artifact-home"),
+        pytest.param(
             "artifacts = [{source = '/a', destination = '../up'}]",
             "artifacts[0].destination is '../up'",
             "a relative path without ..",

@@ -108,6 +108,7 @@ def check_verdict_agrees(rollout: Rollout) -> None:
     broken = bool(rollout.result.get("error")) and not timed_out
     assert not (broken and verdict != "unhealthy"), f"the verdict is {verdict}, though the rollout ended with an error"
     assert not (timed_out and verdict in ("pass", "fail")), f"the verdict is {verdict}, though the agent timed out"
+    assert timed_out or verdict != "normal_timeout", "the verdict is normal_timeout, and no error says so"
     solved = rollout.reward is not None and rollout.reward >= FULL_REWARD
     assert not (verdict == "pass" and not solved), f"the verdict is pass with the reward {rollout.reward}"
     assert not (verdict == "fail" and solved), f"the verdict is fail with the reward {rollout.reward}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import orjson
+
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.records.values import mapping, reward_of
+from pytest_benchflow.records.values import mapping, number, reward_of
 from pytest_benchflow.records.verifier import dead_bootstrap
 
 if TYPE_CHECKING:
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.rollout import Rollout
 
+_LONGEST = 1 << 20
+
 
 @check(category="verifier", needs=("result",))
 def check_verifier_could_start(rollout: Rollout) -> None:
@@ -21,6 +26,34 @@ def check_verifier_could_start(rollout: Rollout) -> None:
     for place, reward in _scored(rollout):
         dead = dead_bootstrap(place) if reward is not None and reward <= 0 else None
         assert dead is None, f"the verifier could not start its tests, so that its reward says nothing: {dead}"
+
+
+@check(category="verifier", needs=("result",))
+def check_reward_is_the_verifiers(rollout: Rollout) -> None:
+    """The reward in result.json is the one that the verifier wrote, where what it wrote was kept."""
+    for place, reward in _scored(rollout):
+        written = _written(place) if reward is not None else None
+        agrees = written is None or math.isclose(written, reward or 0.0, rel_tol=0, abs_tol=1e-6)
+        assert agrees, f"result.json has the reward {reward}; the verifier wrote {written} into {place.name}/"
+
+
+def _written(place: Path) -> float | None:
+    """Return the reward in a verifier's reward.json, else in its reward.txt; None when none can be read there."""
+    structured, plain = (_text(place / name) for name in ("reward.json", "reward.txt"))
+    try:
+        if structured is not None:
+            values = mapping(orjson.loads(structured))
+            return number(values.get("reward", next(iter(values.values()), None) if len(values) == 1 else None))
+        return number(float(plain)) if plain is not None else None
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str | None:
+    if path.is_symlink() or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return file.read(_LONGEST).decode("utf-8", "replace")
 
 
 def _scored(rollout: Rollout) -> Iterator[tuple[Path, float | None]]:

@@ -46,7 +46,7 @@ def write_audit(rundir: RunDir, *, verdict: str, by: str, note: str) -> Audit:
     audit = Audit(verdict, by, note, now())
     record = {"verdict": verdict, "by": by, "note": note, "at": audit.at, "trace_sha256": trace_digest(rundir)}
     try:
-        write_whole(rundir.audit, orjson.dumps(record, option=orjson.OPT_INDENT_2) + b"\n")
+        write_whole(rundir.audit, [orjson.dumps(record, option=orjson.OPT_INDENT_2), b"\n"])
     except OSError as error:
         raise RecordError(f"{rundir.audit}: cannot be written ({error.strerror})") from None
     return audit

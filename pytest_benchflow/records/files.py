@@ -7,6 +7,7 @@ import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pytest_benchflow.records.rundir import RunDir
@@ -31,13 +32,13 @@ def strange_files(rundir: RunDir) -> list[str]:
     return sorted(found)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, never through a link. Raises: OSError."""
+def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file whole or not at all, never through a link. Raises: OSError, and what `pieces` does."""
     draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.writelines(pieces)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

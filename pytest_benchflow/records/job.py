@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.coverage import coverage
-from pytest_benchflow.records.journal import read_records, write_json
+from pytest_benchflow.records.files import write_whole
+from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
+from pytest_benchflow.records.rows import row_chunks
+from pytest_benchflow.records.trajectory import read_rows, whole
 from pytest_benchflow.records.values import mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -98,16 +99,22 @@ def _healthy(rollout: Rollout) -> bool:
 
 def _write_rows(job_dir: Path, rollouts: list[Rollout]) -> None:
     """Join the rollouts' rows; example_id counts the tasks in the order of their names."""
-    rows: list[dict[str, Any]] = []
+    tasks = {rollout.path.name: _task_of(rollout) for rollout in rollouts}
+    numbers = {task: number for number, task in enumerate(sorted(set(tasks.values())))}
     errors: list[dict[str, str]] = []
-    for rollout in rollouts:
-        try:
-            rows += read_records(rollout.dir.row)
-        except (RecordError, OSError) as error:
-            errors.append({"rollout": rollout.path.name, "error": str(error)})
-    tasks = sorted({_task_of(row) for row in rows})
-    lines = [orjson.dumps({**row, "example_id": tasks.index(_task_of(row))}) + b"\n" for row in rows]
-    (job_dir / "results.jsonl").write_bytes(b"".join(lines))
+
+    def lines() -> Iterator[bytes]:
+        for rollout in rollouts:
+            try:
+                rows = whole(read_rows(rollout.dir.row))
+            except (RecordError, OSError) as error:
+                errors.append({"rollout": rollout.path.name, "error": str(error)})
+                continue
+            for row in rows:
+                yield from row_chunks({**row, "example_id": numbers[tasks[rollout.path.name]]})
+                yield b"\n"
+
+    write_whole(job_dir / "results.jsonl", lines())
     failures = job_dir / "results.errors.json"
     if errors:
         write_json(failures, {"errors": errors})
@@ -115,6 +122,8 @@ def _write_rows(job_dir: Path, rollouts: list[Rollout]) -> None:
         failures.unlink(missing_ok=True)
 
 
-def _task_of(row: dict[str, Any]) -> str:
-    info = row.get("info")
-    return str(info.get("task_id")) if isinstance(info, dict) else ""
+def _task_of(rollout: Rollout) -> str:
+    try:
+        return str(rollout.result.get("task_name"))
+    except RecordError:
+        return ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.files import write_whole
 from pytest_benchflow.records.jsontext import dumps, loads
 
 if TYPE_CHECKING:
@@ -83,12 +84,7 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_bytes(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(path, [orjson.dumps(value, option=orjson.OPT_INDENT_2), b"\n"])
 
 
 def read_json(path: Path) -> dict[str, Any]:

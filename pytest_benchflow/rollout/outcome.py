@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.checks._catalogue import skill_facts
 from pytest_benchflow.checks._check import run_checks
 from pytest_benchflow.checks.verdict import verdict_of
+from pytest_benchflow.records.files import write_whole
 from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import now
@@ -42,7 +44,7 @@ def complete(rundir: RunDir, result: dict[str, Any], config: Mapping[str, Any]) 
         write_json(rundir.prompts, [])
     try:
         row = build_row(rundir, result=result, config=config)
-        rundir.row.write_bytes(row.line() + b"\n")
+        write_whole(rundir.row, itertools.chain(row.chunks(), [b"\n"]))
         result["exchanges"] = row.summary
         result["agent_result"] = {**result["agent_result"], **row.usage}
         # Readers take a row that is not ready, with no error to explain it, for a fault of the record.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
@@ -27,7 +28,7 @@ def rebuild_row(rundir: RunDir) -> Row:
     if row.reason == "no_exchanges" and not rundir.llm.is_file() and rundir.row.exists():
         raise RecordError(f"{rundir.llm}: there is no such file, so results.jsonl is left as it is")
     try:
-        write_whole(rundir.row, row.line() + b"\n")
+        write_whole(rundir.row, itertools.chain(row.chunks(), [b"\n"]))
     except OSError as error:
         raise RecordError(f"{rundir.row}: cannot be written ({error.strerror})") from None
     return row

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.catalog.load import shipped
+from pytest_benchflow.records.rows import row_chunks
 from pytest_benchflow.records.trajectory import Torn, read_events, read_exchanges
 from pytest_benchflow.records.values import mapping, number, reward_of
 from pytest_benchflow.training.account import summary, token_sums, usage_totals
@@ -42,7 +43,7 @@ class Row:
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the row as one line of strict JSON, without the newline, in pieces of a step each."""
-        return _written(self.row)
+        return row_chunks(self.row)
 
     def line(self) -> bytes:
         """Return the row as one line of strict JSON, without the newline."""
@@ -145,23 +146,6 @@ def _checked(row: dict[str, Any], exchanges: list[Exchange], no: Refusal | None)
         summary=summary(exchanges),
         records=exchanges,
     )
-
-
-def _written(row: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the row in pieces; each message of the steps' prompts is written once and copied from then on."""
-    pieces: dict[int, orjson.Fragment] = {}
-
-    def piece(message: dict[str, Any]) -> orjson.Fragment:
-        known = pieces.get(id(message))
-        if known is None:
-            known = pieces[id(message)] = orjson.Fragment(orjson.dumps(message))
-        return known
-
-    yield orjson.dumps({key: value for key, value in row.items() if key != "trajectory"})[:-1] + b',"trajectory":['
-    for position, step in enumerate(row["trajectory"]):
-        prompt = [piece(message) for message in step["prompt"]]
-        yield (b"," if position else b"") + orjson.dumps({**step, "prompt": prompt})
-    yield b"]}"
 
 
 def _try_to_write(row: dict[str, Any]) -> None:

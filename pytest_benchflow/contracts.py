@@ -376,11 +376,19 @@ class ExchangeFacts:
 class Exporter(Protocol):
     """An export format: the object named `exporter` in `exporters/NAME.py`, a dash in the name an underscore."""
 
-    versions: Sequence[str]  # of the format that it can write, the newest last; empty: it has none
-    columns: Mapping[str, type] | None  # of every row, with the one type each of them has; None: rows differ
-    loaders: Sequence[str]  # packages that must load the file when they are installed: pyarrow, datasets
+    @property
+    def versions(self) -> Sequence[str]:
+        """Return the versions of the format that it can write, the newest last; none when it has no versions."""
 
-    def rows(self, conversation: Conversation, version: str) -> Iterator[dict[str, Any]]:
+    @property
+    def columns(self) -> Mapping[str, type] | None:
+        """Return the columns of every row, each with the one type it has; None when rows differ."""
+
+    @property
+    def loaders(self) -> Sequence[str]:
+        """Return the packages that must load the file where they are installed: pyarrow, datasets."""
+
+    def rows(self, conversation: Conversation, version: str, /) -> Iterator[dict[str, Any]]:
         """Yield the rows of a conversation, in a version of the format ("" when it has none).
 
         Raises: UnsupportedError ("reason: detail") when the format cannot hold the conversation.

@@ -10,7 +10,7 @@ from pytest_benchflow.exporters._strict import about, calls_of, check_conversati
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_benchflow.contracts import Conversation
+    from pytest_benchflow.contracts import Conversation, Exporter
 
 
 class Adp:
@@ -106,4 +106,4 @@ def _refuse_waiting(waiting: Mapping[str, Any]) -> None:
         raise UnsupportedError(f"unanswered_tool_call: {min(waiting)} has no result")
 
 
-exporter = Adp()
+exporter: Exporter = Adp()

@@ -9,7 +9,7 @@ from pytest_benchflow.exporters._strict import about, calls_of, check_conversati
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_benchflow.contracts import Conversation, ExchangeFacts
+    from pytest_benchflow.contracts import Conversation, ExchangeFacts, Exporter
 
 _SOURCES = {"system": "system", "user": "user", "assistant": "agent"}
 
@@ -109,4 +109,4 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-exporter = Atif()
+exporter: Exporter = Atif()

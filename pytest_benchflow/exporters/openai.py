@@ -11,7 +11,7 @@ from pytest_benchflow.exporters._strict import check_conversation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_benchflow.contracts import Conversation
+    from pytest_benchflow.contracts import Conversation, Exporter
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -65,4 +65,4 @@ def _check(conversation: Conversation) -> None:
             open_calls = {call["id"] for call in message.get("tool_calls", ())}
 
 
-exporter = OpenAI()
+exporter: Exporter = OpenAI()

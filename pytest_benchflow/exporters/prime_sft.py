@@ -11,7 +11,7 @@ from pytest_benchflow.exporters._strict import about, check_conversation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_benchflow.contracts import Conversation
+    from pytest_benchflow.contracts import Conversation, Exporter
 
 _KEYS = ("role", "content", "tool_calls", "tool_call_id")
 
@@ -35,4 +35,4 @@ class PrimeSft:
         }
 
 
-exporter = PrimeSft()
+exporter: Exporter = PrimeSft()

@@ -11,7 +11,7 @@ from pytest_benchflow.exporters._strict import about, calls_of, check_conversati
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_benchflow.contracts import Conversation
+    from pytest_benchflow.contracts import Conversation, Exporter
 
 
 class Trl:
@@ -45,4 +45,4 @@ def _messages(conversation: Conversation) -> Iterator[dict[str, Any]]:
             yield message
 
 
-exporter = Trl()
+exporter: Exporter = Trl()

@@ -178,16 +178,18 @@ def test_an_export_needs_no_row_and_changes_no_rollout(tmp_path: Path) -> None:
 
 def test_a_file_inside_of_a_rollout_is_not_written(tmp_path: Path) -> None:
     rundir = write_rollout(tmp_path / "job" / "one")
-    for options in ({"out": rundir.path / "x.jsonl"}, {"out": tmp_path / "x", "manifest": rundir.path / "m.json"}):
-        with pytest.raises(ValueError, match="lies in the rollout"):
-            export("prime-sft", [tmp_path / "job"], **options)
+    with pytest.raises(ValueError, match="lies in the rollout"):
+        export("prime-sft", [tmp_path / "job"], rundir.path / "x")
+    with pytest.raises(ValueError, match="lies in the rollout"):
+        export("prime-sft", [tmp_path / "job"], tmp_path / "x", manifest=rundir.path / "manifest.json")
     assert not (tmp_path / "x").exists()
 
 
 def test_what_the_disk_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
     write_rollout(tmp_path / "job" / "one")
+    (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be written"):
-        export("prime-sft", [tmp_path / "job"], tmp_path / ("y" * 300))
+        export("prime-sft", [tmp_path / "job"], tmp_path / "file" / "out.jsonl")
 
 
 def test_what_a_manifest_tells_of_faults_holds_no_secret(tmp_path: Path) -> None:

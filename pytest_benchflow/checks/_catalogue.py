@@ -53,9 +53,10 @@ def skill_mode(rollout: Rollout) -> str | None:
     """Return with-skill or no-skill, None when the rollout does not say."""
     for part in ("config", "result"):
         try:
-            mode = str(getattr(rollout, part).get("skill_mode")).strip().lower().replace("_", "-")
+            said = getattr(rollout, part).get("skill_mode")
         except RecordError:
             continue
+        mode = said.strip().lower().replace("_", "-") if isinstance(said, str) else ""
         if mode.startswith("with-skill") or mode in ("with", "skill", "skills"):
             return "with-skill"
         if mode in ("no-skill", "no-skills", "without", "without-skill", "without-skills", "none"):

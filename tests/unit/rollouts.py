@@ -6,6 +6,8 @@ import json
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.checks._catalogue import skill_facts
+from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.training.row import build_row
 
@@ -117,8 +119,9 @@ def config(**changes: Any) -> Json:
         "agent_version": "1",
         "model": "replay",
         "environment": "local",
+        "environment_mode": "shared",
         "acp_transport": "local-stdio",
-        "skill_mode": "default",
+        "skill_mode": "no-skill",
         "timeout_sec": 900.0,
         "plugin_version": "0.1.0",
     } | changes
@@ -133,6 +136,8 @@ def result(records: Sequence[Json], **changes: Any) -> Json:
         "agent": "baseline",
         "agent_name": "baseline",
         "model": "replay",
+        "task_skills_loading": 0,
+        "skill_catalog": None,
         "rewards": {"reward": 1.0},
         "n_tool_calls": len({m["tool_call_id"] for m in calls if m["role"] == "tool"}),
         "n_prompts": 1,
@@ -196,6 +201,8 @@ def write_rollout(
         (rundir.prompts, [{"step": None, "prompt": PROMPT}]),
     ):
         target.write_text(json.dumps(value), "utf-8")
+    if "skill_catalog" not in (result_with or {}):
+        edit(rundir.result, lambda value: value.update(skill_facts(Rollout(path))))
     write_lines(rundir.rewards, [{"step": None, "rewards": outcome["rewards"]}] if outcome["rewards"] else [])
     return rundir
 

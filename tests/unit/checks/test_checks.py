@@ -11,6 +11,7 @@ from pytest_benchflow.checks import run_checks
 from pytest_benchflow.checks._check import all_checks
 from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.records.rollout import Rollout
+from tests.unit.checks.test_faults import SEEN_ELSEWHERE
 from tests.unit.rollouts import Talk, assistant, call, edit, exchange, three_steps, write_lines, write_rollout
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def without(*keys: str) -> Fault:
 def test_healthy_rollout_passes_every_check(tmp_path: Path) -> None:
     report = review(write_rollout(tmp_path))
     assert not report.findings
-    assert list(report.not_applicable) == ["verdict_agrees"]  # it has none yet
+    # It has no verdict yet, asked for no effort, cost nothing, and had no skills.
+    assert set(report.not_applicable) == {"verdict_agrees", "effort_kept", "cost_known", "task_skills_loaded"}
     assert {*report.ran, *report.not_applicable} == set(all_checks())
     assert verdict_of(report.findings, Rollout(tmp_path).result) == ("pass", None)
 
@@ -191,7 +193,11 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
         in_row(lambda row: row["completion"][1].update(tool_call_id="c9")),
         {"messages_well_formed", WHOLE},
     ),
-    ("calls-without-tools", in_row(lambda row: row.update(tool_defs=[])), {"messages_well_formed", WHOLE}),
+    (
+        "calls-without-tools",
+        in_row(lambda row: row.update(tool_defs=[])),
+        {"messages_well_formed", "tools_are_the_union"},
+    ),
     (
         "private-reasoning",
         in_row(lambda row: row["completion"][0].update(reasoning_content="hm")),
@@ -262,6 +268,7 @@ def test_a_bad_end_is_found_by_its_check(
 def test_every_check_is_seen_to_fail() -> None:
     seen = set().union(*(expected for _, _, expected in FAULTS), *(expected for _, _, expected, _ in ENDINGS))
     seen |= {"llm_trajectory_readable"}  # by an oracle that has exchanges, and by a torn line
+    seen |= {check for check in SEEN_ELSEWHERE if check in all_checks()}
     assert seen == set(all_checks())
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A call without any of these words is neither parsed nor judged.
 _MARKS = re.compile(
-    r"/log|/tests|/solution|/oracle|/verifier|BENCHFLOW_|solve\.sh|SKILL\.md|conftest|customize|\.pth\b|bin/|_exit|"
+    r"/log|/tests|/solution|/oracle|/verifier|BENCHFLOW_|solve\.sh|test_outputs|SKILL\.md|conftest|customize|\.pth\b|bin/|_exit|"
     r"\bgit\b|site-packages|pytest|unittest|ld\.so|\.bashrc|profile|/etc/environment|/skills/"
 )
 _PATHS = (

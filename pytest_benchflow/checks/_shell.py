@@ -159,16 +159,15 @@ class _Reader:
     def _each(self, arguments: list[str], before: list[Operation]) -> Iterator[Operation]:
         """Read `xargs PROGRAM`: the files are those that the command before it names."""
         words = [word for word in arguments if not word.startswith("-")]
-        named = [word for operation in before for word in operation.words[1:] if not word.startswith("-")]
+        named: list[str] = []
+        for operation in before:
+            given = list(operation.words[1:])
+            named += _searched(given) if operation.program == "find" else (w for w in given if not w.startswith("-"))
         if words:
             yield from self._files(posixpath.basename(words[0]), [*words[1:], *named], None)
 
     def _find(self, arguments: list[str]) -> Iterator[Operation]:
-        roots: list[str] = []
-        for word in arguments:
-            if word.startswith(("-", "(", "!")):
-                break
-            roots.append(word)
+        roots = _searched(arguments)
         if "-delete" in arguments:
             yield from (Operation("write", "find", self._path(root)) for root in roots)
         for option in ("-exec", "-execdir", "-ok"):
@@ -315,6 +314,13 @@ def _said(words: list[str], command: _Command) -> str | None:
     if words and words[0] in ("echo", "printf"):
         return " ".join(words[1:])
     return None
+
+
+def _searched(arguments: list[str]) -> list[str]:
+    """Return where `find` looks, with the name that it looks for at the end, if any."""
+    roots = list(itertools.takewhile(lambda word: not word.startswith(("-", "(", "!")), arguments)) or ["."]
+    names = [value for option, value in itertools.pairwise(arguments) if option in ("-name", "-iname")]
+    return [posixpath.join(root, name) for root in roots for name in names] or roots
 
 
 def _code(arguments: list[str], command: _Command) -> str | None:

@@ -82,7 +82,7 @@ def _used(rollout: Rollout, skills: list[str]) -> Iterator[str]:
             path for operation in done if operation.kind == "code" for path in _IN_CODE.findall(operation.content or "")
         ]
         for path in dict.fromkeys(paths):
-            if path not in made and _is_skill(path, skills, rollout) and not in_vain(action, path, done):
+            if path not in made and _is_skill(path, skills, rollout) and not in_vain(action, path):
                 yield f"read {path} ({action.place})"
     for action in actions(rollout):
         if _SKILL_TOOLS.match(action.tool) and (name := _named(action, skills)):

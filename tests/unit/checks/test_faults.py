@@ -50,7 +50,7 @@ def asking(request: Json, response: Json | None = None) -> list[Json]:
     return records
 
 
-def doing(command: str, output: str = "ok", name: str = "bash", **arguments: Any) -> list[Json]:
+def doing(command: str, output: str = "ok", name: str = "bash", /, **arguments: Any) -> list[Json]:
     """Return a run in which the agent makes one call and then says that it is done."""
     talk = Talk()
     made = call("c1", name, **(arguments or {"cmd": command}))
@@ -128,7 +128,7 @@ def lost_completion(path: Path) -> None:
 
 
 EARLIER = {"check": "no_infrastructure_error", "severity": "error", "category": "infra", "message": "sandbox: gone"}
-MAX = {"reasoning_effort": "max"}
+MAX: Json = {"reasoning_effort": "max"}
 FAULTS: list[tuple[str, Fault, str]] = [
     ("law-6-a-tool-is-missing", in_row(lambda row: row["tool_defs"].pop()), "tools_are_the_union"),
     ("law-6-a-tool-too-much", in_row(lambda row: row["tool_defs"].append(tool("web", "url"))), "tools_are_the_union"),
@@ -181,7 +181,7 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ),
     (
         "skill-called-without-skills",
-        rollout(doing("", name="Skill", skill="fix-parsers"), task_skills=["fix-parsers"]),
+        rollout(doing("", "ok", "Skill", skill="fix-parsers"), task_skills=["fix-parsers"]),
         "no_skill_without_skills",
     ),
     ("another-catalogue-in-the-result", in_result(skill_catalog={"count": 2}), "skill_catalog_agrees"),
@@ -190,12 +190,12 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("future-commit-read", rollout(doing("git show origin/main:parse.py", "def parse")), "no_git_history_beyond_head"),
     (
         "outcomes-overridden",
-        rollout(doing("", name="edit", path="/app/conftest.py", content="rep.outcome = 'passed'")),
+        rollout(doing("", "ok", "edit", path="/app/conftest.py", content="rep.outcome = 'passed'")),
         "no_test_framework_patched",
     ),
     (
         "tests-ended-early",
-        rollout(doing("", name="edit", path="/usr/lib/python3/sitecustomize.py", content="import os")),
+        rollout(doing("", "ok", "edit", path="/usr/lib/python3/sitecustomize.py", content="import os")),
         "no_exit_code_tricks",
     ),
     ("end-only-in-the-events", with_event(type="agent_timeout", timeout_sec=900), "end_is_told"),

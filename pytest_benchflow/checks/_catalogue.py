@@ -148,10 +148,15 @@ def _items(text: str) -> Iterator[tuple[list[str], str]]:
     for match in _HEADING.finditer(text) if "kill" in text else ():
         names: list[str] = []
         kept: list[str] = []
+        margin = 0
         for number, line in enumerate(text[match.end() :].split("\n")[1:]):
             if line.lstrip().startswith(("#", "<")) or (not names and number >= _PROSE):
                 break
-            names += _item(line)
+            indent = len(line) - len(line.lstrip())
+            # What is indented further belongs to the description of the skill above.
+            if not names or indent <= margin:
+                names += (found := _item(line))
+                margin = indent if found else margin
             kept.append(line)
         if names:
             yield names, match.group() + "\n" + "\n".join(kept).rstrip()

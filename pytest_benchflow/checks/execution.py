@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.checks._evidence import NotApplicableError, evidence, rebuilt, uses_model
-from pytest_benchflow.records.values import FULL_REWARD, number
+from pytest_benchflow.checks._evidence import NotApplicableError, evidence, is_ours, rebuilt, uses_model
+from pytest_benchflow.checks._times import between, moment
+from pytest_benchflow.records.values import FULL_REWARD, mapping, number
 
 if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
@@ -39,17 +39,19 @@ def check_timeout_was_the_agents(rollout: Rollout) -> None:
     if uses_model(rollout):
         answered = any(e["outcome"] == "completed" and e["role"] == "policy" for e in rebuilt(rollout).exchanges)
         assert answered, "the agent timed out before the model answered once"
-    idle, what = result.get("idle_before_timeout_s"), "how long the agent was silent (idle_before_timeout_s)"
+    limit = number(rollout.config.get("timeout_sec")) or 0.0
+    enough = max(_SILENT_SEC, _SILENT_PART * limit)
+    waited = _hung(rollout)
+    assert waited is None or waited < enough, f"the provider had not answered for {waited:.0f} s when the time was up"
+    idle, what = _idle(rollout), "how long the agent was silent (idle_before_timeout_s)"
     if idle is None and not uses_model(rollout):
         raise NotApplicableError(f"{what} is not recorded of an agent that calls no model and speaks no protocol")
     idle = evidence(rollout, idle, what)
-    limit = number(rollout.config.get("timeout_sec")) or 0.0
     shown = rollout.exchanges or any(event.get("type") not in _OURS for event in rollout.events)
     assert shown or not 0 < _WHOLE_PART * limit <= idle, "the agent showed nothing at all before its time was up"
     in_flight = result.get("in_flight_at_timeout")
     if in_flight and not str(in_flight).startswith("exchange"):
         return
-    enough = max(_SILENT_SEC, _SILENT_PART * limit)
     assert idle < enough, (
         f"the agent was silent for {idle:g} s before its time was up ({in_flight or 'nothing in flight'})"
     )
@@ -89,12 +91,10 @@ def check_verifier_started_after_agent(rollout: Rollout) -> None:
     ordered = result.get("verifier_started_after_agent")
     assert ordered is not False, "the verifier started before the agent had ended"
     timing = result.get("timing")
-    ended, started = (
-        _moment(timing.get(key) if isinstance(timing, dict) else None)
-        for key in ("agent_finished_at", "verifier_started_at")
-    )
-    if ended and started and _one_step(result):
-        assert started >= ended, f"the verifier started at {started}, before the agent ended at {ended}"
+    ended, started = (mapping(timing).get(key) for key in ("agent_finished_at", "verifier_started_at"))
+    if _one_step(result):
+        early = (between(moment(ended), moment(started)) or 0.0) < 0
+        assert not early, f"the verifier started at {started}, before the agent ended at {ended}"
     evidence(rollout, ordered, "whether the verifier started after the agent (verifier_started_after_agent)")
 
 
@@ -120,11 +120,25 @@ def _one_step(result: Any) -> bool:
     return not isinstance(steps, dict) or len(steps) < 2
 
 
-def _moment(value: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
+def _idle(rollout: Rollout) -> float | None:
+    """Return how long the agent was silent before its time was up, as recorded or else as its events show."""
+    recorded = number(rollout.result.get("idle_before_timeout_s"))
+    if recorded is not None or is_ours(rollout):
+        return recorded
+    stamps = [moment(event.get("timestamp") or event.get("ts")) for event in rollout.events]
+    end = next((n for n, event in enumerate(rollout.events) if event.get("type") == "agent_timeout"), None)
+    shown = next((stamp for stamp in reversed(stamps[:end]) if stamp), None) if end else None
+    return between(shown, stamps[end]) if end else None
+
+
+def _hung(rollout: Rollout) -> float | None:
+    """Return how long the policy's last request had no answer when the agent's time was up; None when it had one."""
+    policy = [exchange for exchange in rebuilt(rollout).records if exchange.role == "policy"]
+    last = max(policy, key=lambda exchange: exchange.order, default=None)
+    if last is None or last.outcome != "error":
         return None
+    waited = number(rollout.exchanges[last.index].get("duration_ms"))
+    return None if waited is None else waited / 1000
 
 
 def _short(value: Any) -> str:

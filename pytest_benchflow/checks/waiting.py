@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import NotApplicableError, rebuilt
+from pytest_benchflow.checks._times import between, moment
 from pytest_benchflow.records.values import mapping, number
 from pytest_benchflow.training.row import terminal_tools
 
@@ -120,18 +120,3 @@ def _seconds_after(rollout: Rollout, exchange: Exchange) -> float | None:
     finished = mapping(rollout.result.get("timing")).get("agent_finished_at")
     stop = moment(finished) or next((at for stamp in stops if (at := moment(stamp))), None)
     return between(ended, stop)
-
-
-def between(start: datetime | None, end: datetime | None) -> float | None:
-    """Return the seconds between two times; None when one is not known, or only one says its zone."""
-    if start is None or end is None or (start.tzinfo is None) != (end.tzinfo is None):
-        return None
-    return (end - start).total_seconds()
-
-
-def moment(value: Any) -> datetime | None:
-    """Return a time as records hold it, None for what is none."""
-    try:
-        return datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pytest
@@ -207,6 +208,7 @@ class ReviewItem(pytest.Item):
         """Report what the check found."""
         self.parent.judge(self)
 
-    def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Return the rollout's record as the place of this item."""
-        return self.path, None, f"{self.parent.parent.name} {self.name}"
+    @cached_property
+    def location(self) -> tuple[str, int | None, str]:
+        """Return the rollout's record as the place of this item; asked of every item, pytest's own takes longer."""
+        return self.parent.nodeid, None, f"{self.parent.parent.name} {self.name}"

@@ -35,6 +35,7 @@ _REMEMBERED = 64 * 1024 * 1024
 _SHAPES: tuple[tuple[str, str], ...] = (
     ("sk-", r"(?:proj|svcacct|admin|ant|or|live|test|lf|litellm)-[A-Za-z0-9_-]{20,}"),
     ("sk-", r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{20,}"),
+    ("sk-", r"(?:[A-Za-z]+[0-9]*-){1,3}(?=[A-Za-z_]*[0-9])[A-Za-z0-9_]{20,}"),
     ("sk_live_", r"[A-Za-z0-9]{20,}"),
     ("rk_live_", r"[A-Za-z0-9]{20,}"),
     ("AKIA", r"[0-9A-Z]{16}(?![A-Za-z0-9])"),

@@ -49,7 +49,8 @@ KEYS = {
 
 CODE = {
     "token-names": "next_token = stream.peek()\npassword = getpass.getpass()\nsecret_key = load_key(path)",
-    "words-with-dashes": "class='sk-fading-circle sk-cube-grid-container sk-estimator-id-12 sk-top-container-id-1234567' task-queue-with-a-long-name disk-usage",
+    "ids-with-dashes": "id='sk-estimator-id-12' id='sk-top-container-id-1234567'",
+    "words-with-dashes": "class='sk-fading-circle sk-cube-grid-container' task-queue-with-a-long-name disk-usage",
     "pem-constant": 'if "-----BEGIN PRIVATE KEY-----" in text: raise ValueError("a key")',
     "hashes": "sha256:" + "0f" * 32 + " commit 2df8a2835d3f1bd2f2eadf5a7a2e1ad0dfb0d271",
     "call-ids": "call_9aB3d9aB3d9aB3d toolu_01A09q90qw90lq917835lq9 fc_67ca09c6bedc8190a7abfec07b1a1332",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -225,6 +227,35 @@ def test_a_registered_format_is_used_by_its_name(asked: str | None, version: str
     write_rollout(tmp_path / "job" / "one")
     export("my-lengths", [tmp_path / "job"], tmp_path / "out.jsonl", version=asked)
     assert json.loads((tmp_path / "out.jsonl").read_text("utf-8")) == {"length": 8, "version": version}
+
+
+INSTALLED = """
+class Lengths:
+    versions, columns, loaders = (), None, ()
+
+    def rows(self, conversation, version):
+        yield {"length": len(conversation.messages)}
+
+
+def pytest_benchflow_exporters():
+    return {"lengths": Lengths()}
+"""
+
+
+def test_an_installed_package_offers_a_format(tmp_path: Path) -> None:
+    metadata = tmp_path / "site" / "lengths-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (tmp_path / "site" / "lengths.py").write_text(INSTALLED, "utf-8")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: lengths\nVersion: 1.0\nRequires-Dist: pytest-benchflow\n"
+    )
+    (metadata / "entry_points.txt").write_text("[pytest11]\nlengths = lengths\n")
+    write_rollout(tmp_path / "job" / "one")
+    command = [sys.executable, "-m", "pytest_benchflow.cli", "export", "lengths", "job", "--out", "out.jsonl"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out.jsonl").read_text("utf-8")) == {"length": 8}
 
 
 def test_the_command_prints_what_it_did_and_why_rollouts_are_missing(

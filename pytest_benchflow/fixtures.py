@@ -13,7 +13,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -47,7 +47,9 @@ class Runs:
         self.finished: Callable[[Path], None] | None = None
         # The items of this session; None where this process does not know them, as the one that leads xdist's workers.
         self.items: Sequence[pytest.Item] | None = None
+        self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
         self._shared_names: frozenset[str] | None = None
+        self._told: dict[BenchflowError, str] = {}  # errors that left no rollout, and the items that tell of them
         self._session: RolloutSession | None = None
 
     @property
@@ -104,6 +106,15 @@ class Runs:
             self.finished(rollout.path)
         return rollout
 
+    def no_rollout(self, error: BenchflowError, item: pytest.Item) -> NoReturn:
+        """Raise the error that left no rollout, for the first item that asks; the others point to that one."""
+        teller = self._told.setdefault(error, item.nodeid)
+        if teller == item.nodeid:
+            raise error
+        if getattr(item, "role", None) == "check":
+            pytest.skip(f"there is no rollout to check: the error of {teller} says why")
+        pytest.fail(f"the error of {teller} says why", pytrace=False)
+
     def _watcher(self, config: RolloutConfig, task: Task, phases: list[str]) -> Callable[[str], None]:
         """Return what hears of a rollout's phases, keeps them in `phases`, and tells of those worth a word."""
         from pytest_benchflow.catalog.load import shipped
@@ -154,8 +165,9 @@ class Runs:
     def close(self) -> None:
         """End everything that rollouts started; safe to call twice."""
         if self._session is not None:
-            self._session.close()
-            self._session = None
+            session, self._session = self._session, None
+            session.close()
+            self.incomplete = session.incomplete
 
 
 RUNS = pytest.StashKey[Runs]()
@@ -269,7 +281,12 @@ def rollout(
             model=model if resolve_agent(agent).uses_model else "none",
             distinguish=runs.shares_its_name(task),
         )
-        finished = runs.get(config, task, request.node)
+        try:
+            finished = runs.get(config, task, request.node)
+        except UnsupportedError:
+            raise
+        except BenchflowError as error:
+            runs.no_rollout(error, request.node)
         _remember(request, finished)
     if isinstance(llm_proxy, LlmProxy):
         llm_proxy.follow(finished)

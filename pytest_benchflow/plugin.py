@@ -160,6 +160,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a cell that cannot run here into a skip, and let the report carry what its rollout came to."""
+    reason = None
     if call.excinfo is not None and isinstance(call.excinfo.value, UnsupportedError):
         reason = str(call.excinfo.value)
         call.excinfo = pytest.CallInfo.from_call(lambda: pytest.skip(reason), call.when).excinfo
@@ -167,7 +168,7 @@ def pytest_runtest_makereport(
     if SUMMARY in item.stash or hasattr(item, "role"):
         from pytest_benchflow.report.attach import attach
 
-        attach(report, item, getattr(item, "role", None), item.stash.get(SUMMARY, None))
+        attach(report, item, getattr(item, "role", None), item.stash.get(SUMMARY, None), left_out=reason)
     return report
 
 
@@ -197,7 +198,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     if report is not None:
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
         job_dir = runs.settings.jobs_dir / runs.settings.job_name
-        report.write(terminalreporter, cut=report.unheard_of(job_dir, runs.session_id) if interrupted else ())
+        report.write(
+            terminalreporter,
+            incomplete=runs.incomplete,
+            cut=report.unheard_of(job_dir, runs.session_id) if interrupted else (),
+        )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -226,8 +231,9 @@ class _Listener:
         config.stash[RUNS].watch = self._phase
         config.stash[RUNS].finished = lambda path: config.hook.pytest_benchflow_rollout_finished(path=path)
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Hand on a report that this package has added to."""
+        """Hand on a report that this package has added to, before pytest writes its letter."""
         if hasattr(report, "benchflow_role") or hasattr(report, "benchflow_rollout"):
             self._report().hear(report)
 

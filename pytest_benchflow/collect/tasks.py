@@ -138,9 +138,9 @@ class CellItem(pytest.Function):
         """Return the structured node id; newer versions of pytest compare it part by part, as parsed from a text."""
         return type(self._id).parse(self.nodeid)
 
-    def reportinfo(self) -> tuple[Path, int | None, str]:
+    def reportinfo(self) -> tuple[Path, int, str]:
         """Return the task's file as the place of this item."""
-        return self.path, None, self.name
+        return self.path, 0, self.name
 
 
 class RolloutItem(CellItem):

@@ -13,15 +13,23 @@ if TYPE_CHECKING:
 _SUMMARY = "benchflow_rollout"
 _ROLE = "benchflow_role"
 _OUTCOME = "benchflow_outcome"
+_LEFT_OUT = "benchflow_left_out"
 
 
-def attach(report: pytest.TestReport, item: pytest.Item, role: str | None, summary: Summary | None) -> None:
-    """Add to a report what its item is (rollout, check or None) and what its rollout came to."""
+def attach(
+    report: pytest.TestReport, item: pytest.Item, role: str | None, summary: Summary | None, *, left_out: str | None
+) -> None:
+    """Add to a report what its item is (rollout, check or None) and what its rollout came to.
+
+    `left_out` is why its cell cannot run here, None where it can.
+    """
     if summary is not None:
         setattr(report, _SUMMARY, summary.as_dict())
     if role is None:
         return
     setattr(report, _ROLE, role)
+    if left_out is not None:
+        setattr(report, _LEFT_OUT, left_out)
     if report.skipped and isinstance(report.longrepr, tuple):
         # The place of a skip is the task's file, not the line of this package that found the reason.
         report.longrepr = (str(item.path), 1, report.longrepr[2])
@@ -43,3 +51,8 @@ def role_of(report: object) -> str | None:
 def outcome_of(report: object) -> str | None:
     """Return solved, unsolved or timeout for the call of a rollout item that passed."""
     return getattr(report, _OUTCOME, None)
+
+
+def left_out_of(report: object) -> str | None:
+    """Return why the cell of a report's item cannot run here, None where it can."""
+    return getattr(report, _LEFT_OUT, None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_json
-from pytest_benchflow.report.attach import outcome_of, role_of, summary_of
+from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of
 from pytest_benchflow.report.summary import Summary, evidence_line
 from pytest_benchflow.report.table import line, table, wrapped
 from pytest_benchflow.report.text import one_line, seconds_text
@@ -103,17 +103,21 @@ class RolloutReport:
         role, summary = role_of(report), summary_of(report)
         if role:
             self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
-        if role and summary is None and report.skipped and isinstance(report.longrepr, tuple | list):
+        if reason := left_out_of(report):
             file, _, name = report.nodeid.rpartition("::")
-            reason = one_line(report.longrepr[2]).removeprefix("Skipped: ")
-            self._reasons[f"{file}[{name.partition('[')[2]}"] = reason
+            self._reasons[f"{file}[{name.partition('[')[2]}"] = one_line(reason)
         if summary is not None and summary.directory not in self._rollouts:
             self._rollouts[summary.directory] = summary
             if self._terminal is not None and self._verbosity >= 0:
                 self._tell(report, summary)
             self._shown = []
         elif role == "rollout" and report.nodeid not in self._told and (report.when == "call" or not report.passed):
-            self._name_file(report)
+            if report.failed and self._shown:
+                self._go_on("error", **_UNHEALTHY)
+                self._shown = []
+                self._told.add(report.nodeid)
+            else:
+                self._name_file(report)
 
     def unheard_of(self, job_dir: Path, session_id: str) -> list[str]:
         """Return the directories of rollouts of this session that no report has told of."""
@@ -141,17 +145,24 @@ class RolloutReport:
         if role_of(report) == "rollout" and report.when == "call" and report.failed and told:
             summary = summary_of(report)
             return "failed", " F" if summary and summary.healthy else "", ("FAILED", _UNHEALTHY)
+        if role_of(report) == "rollout" and report.when == "setup" and report.failed and told:
+            return "error", "", ("ERROR", _UNHEALTHY)
         return None
 
-    def write(self, terminal: pytest.TerminalReporter, *, cut: Sequence[str] = ()) -> None:
+    def write(
+        self, terminal: pytest.TerminalReporter, *, incomplete: str | None = None, cut: Sequence[str] = ()
+    ) -> None:
         """Write the table of all rollouts, the evidence line below it, and where to find them.
 
-        `cut` are the directories of those that an interrupt ended.
+        `incomplete` is why the job's own files could not be written; `cut` are the directories of rollouts that an
+        interrupt ended.
         """
         if self._rollouts:
             self._write_table(terminal)
         if self._reasons:
             self._write_reasons(terminal)
+        if incomplete:
+            terminal.write_line(one_line(incomplete), red=True)
         for directory in cut:
             terminal.write_line(f"interrupted: {one_line(directory)}", red=True)
 

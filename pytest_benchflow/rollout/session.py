@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -53,6 +53,7 @@ class RolloutSession:
     ) -> None:
         self.settings = settings
         self.session_id = session_id
+        self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
         self._planned = planned
         self._begun = False
         self.pool = Pool()
@@ -140,9 +141,11 @@ class RolloutSession:
         except BenchflowError as error:
             return error
         except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             return RecordError(
                 f"{rundir.path}: its records could not be completed: {error.strerror or error}; what was captured "
                 "before is there, and is completed at the next start"
+                + ("; make room, or pass another --benchflow-jobs-dir" if full else "")
             )
         return Rollout(rundir.path)
 
@@ -181,8 +184,9 @@ class RolloutSession:
                 try:
                     finish_job(self.job_dir)
                 except OSError as error:
-                    # The session is over, and its own end must not hide what it found; the next start completes this.
-                    sys.stderr.write(f"benchflow: {self.job_dir} is not complete: {error.strerror or error}\n")
+                    # The session is over, and its own end must not hide what it found.
+                    said = error.strerror or error
+                    self.incomplete = f"{self.job_dir} is not complete: {said}; the next start completes it"
 
     def _take_signals(self) -> None:
         """Treat SIGTERM as Ctrl-C for as long as the session is open: by default it ends Python without clean-up."""

@@ -29,18 +29,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
 def test_a_full_jobs_disk_is_one_sentence_and_the_next_start_completes_it(
-    make_task: MakeTask, small_disk: Path, machine: Machine
+    make_task: MakeTask, small_disk: Path, machine: Machine, workers: str
 ) -> None:
     # The verifier's output alone is larger than the disk.
     task = make_task(verifier="#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x\necho 0 > /logs/verifier/reward.txt\n")
     root = task.parents[1]
     (root / "pytest.ini").write_text("[pytest]\n")
     asked = ("tasks", "--benchflow-agent=oracle", f"--benchflow-jobs-dir={small_disk}", "--benchflow-job-name=full")
-    run = machine.pytest(*asked, cwd=root)
+    run = machine.pytest(*asked, "-rs", "-n", workers, cwd=root)
     output, _ = run.communicate(timeout=120)
     assert run.returncode == 1, output
-    assert "No space left on device" in output
+    said = [line for line in output.splitlines() if "No space left on device" in line and not line.startswith("ERROR")]
+    assert [line.partition("No space")[0].removeprefix(f"{small_disk}/full") for line in said] == [
+        "/answer__oracle__none__default__1: its records could not be completed: ",
+        " is not complete: ",
+    ], output
+    assert "the error of tasks/answer/task.toml::rollout[oracle-none-default-1] says why" in output
+    assert "1 error" in output.splitlines()[-1]
+    assert "failed" not in output.splitlines()[-1]
+    assert "cannot run here" not in output
     assert "Traceback" not in output
     assert "INTERNALERROR" not in output
     assert machine.leftovers() == []

@@ -181,7 +181,8 @@ def test_artifacts_go_where_the_task_says_without_what_it_leaves_out(tmp_path: P
     )
     solve = (
         "mkdir -p out/cache out/deep\necho a > out/a\necho t > out/deep/b.tmp\necho c > out/cache/c\n"
-        "echo d > out/deep/d\necho r > report.txt\necho n > not-asked-for\necho b > beside.txt\necho x > /logs/artifacts/always\n"
+        "echo d > out/deep/d\necho r > report.txt\necho n > not-asked-for\necho b > beside.txt\n"
+        "echo x > /logs/artifacts/always\n"
     )
     rollout = run(write_task(tmp_path / "task", manifest, {"solution/solve.sh": solve}))
     assert rollout.verdict == "pass", rollout.result

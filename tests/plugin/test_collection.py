@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plugin.bench import SOLVED, TASK_TOML, UNSOLVED
+from tests.plugin.bench import SOLVED, TASK_TOML, UNSOLVED, outcomes
 
 if TYPE_CHECKING:
     from tests.plugin.bench import Bench
@@ -116,3 +116,19 @@ def test_tasks_of_one_name_get_directories_of_their_own(bench: Bench) -> None:
     assert all(
         name.startswith(SOLVED.replace("rollout[oracle-none-default-1]", "same__oracle__none")) for name in names
     )
+
+
+@pytest.mark.parametrize(
+    "conftest",
+    [
+        "def pytest_collection_modifyitems(items):\n    for item in items:\n        item.add_marker('skip')\n",
+        "import pytest\n\n\n@pytest.fixture\ndef agent():\n    pytest.skip('not today')\n",
+    ],
+    ids=["marker", "fixture"],
+)
+def test_a_conftest_may_skip_items(bench: Bench, conftest: str) -> None:
+    bench.task()
+    bench.write(bench.path, {"conftest.py": conftest})
+    done = bench.run("tasks", "-m", "rollout", "-rs", "--benchflow-agent=nop")
+    assert outcomes(done) == {"skipped": 1}
+    done.stdout.fnmatch_lines(["SKIPPED [[]1[]] tasks/hello/task.toml*: *"])

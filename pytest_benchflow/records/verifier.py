@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # Of a longer log the middle is left out: what could not start is said first, what ran last.
-_LONGEST_PART = 2 * 1024 * 1024
+_LONGEST_PART = 256 * 1024
 _MOST_LOGS = 8
 # Runners' output that a test.sh sends to a file of its own beside the reward.
 _LOG = re.compile(
@@ -52,8 +52,8 @@ def dead_bootstrap(directory: Path, task: TaskText | None = None) -> str | None:
 
 def _failed_for_want(text: str, places: Places, task: TaskText) -> str | None:
     """Return a line when every test that failed did so because the verifier's own test lacks a module."""
-    missed = modules_missed_by_tests(text, places)
-    if not missed or len(missed) < count_failed(text):
+    missed, failed = modules_missed_by_tests(text, places), count_failed(text)
+    if not failed or len(missed) < failed:
         return None
     return missed[0].line[:300] if all(is_the_verifiers(thing, task) for thing in missed) else None
 

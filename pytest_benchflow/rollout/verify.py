@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pytest_benchflow.errors import SandboxError, VerifierError
+from pytest_benchflow.errors import SandboxError, TaskError, VerifierError
 from pytest_benchflow.records.verifier import dead_bootstrap
 from pytest_benchflow.rollout.scrub import scrub
+from pytest_benchflow.rollout.tasktext import task_text
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
 from pytest_benchflow.tasks.shebang import interpreter
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Step, Task
 
 LOGS = "/logs/verifier"
+_OUTPUT = ("test-stdout.txt", "test-stderr.txt")
 _USER_BASE = "/var/lib/benchflow-verifier"
 # Where a test runner looks for settings above the tests; nothing of a task's lies there.
 _ROOT_SETTINGS = (
@@ -66,7 +68,7 @@ async def verify(
         result = await _run_tests(task, step, tests, sandbox, timeout_sec)
         _keep_output(keep, result, redactor)
         await _fetch(sandbox, keep, redactor)
-        return Score(_score(keep, result, timeout_sec))
+        return Score(await asyncio.to_thread(_score, task, step, keep, result, timeout_sec))
     except VerifierError as error:
         return Score(None, str(error), error.category)
 
@@ -112,7 +114,10 @@ def _command(script: Path | None, target: str) -> list[str]:
     """Run test.sh as its first line says, so that a lost executable bit does not matter."""
     if script is None:
         raise VerifierError("the task has no test.sh", category="crash")
-    return [*interpreter(script), f"{target}/{script.name}"]
+    try:
+        return [*interpreter(script), f"{target}/{script.name}"]
+    except TaskError as error:
+        raise VerifierError(str(error), category="crash") from None
 
 
 def _places(target: str) -> dict[str, str]:
@@ -128,8 +133,8 @@ def _places(target: str) -> dict[str, str]:
 
 def _keep_output(keep: Path, result: ExecResult, redactor: Redactor) -> None:
     keep.mkdir(parents=True, exist_ok=True)
-    (keep / "test-stdout.txt").write_text(redactor.text(result.stdout), encoding="utf-8")
-    (keep / "test-stderr.txt").write_text(redactor.text(result.stderr), encoding="utf-8")
+    for name, text in zip(_OUTPUT, (result.stdout, result.stderr), strict=True):
+        (keep / name).write_text(redactor.text(text), encoding="utf-8")
 
 
 async def _fetch(sandbox: Sandbox, keep: Path, redactor: Redactor) -> None:
@@ -146,17 +151,16 @@ async def _fetch(sandbox: Sandbox, keep: Path, redactor: Redactor) -> None:
 
 def _settle(draft: Path, keep: Path) -> None:
     """Move what the verifier wrote beside its output, which keeps its name."""
-    ours = ("test-stdout.txt", "test-stderr.txt", draft.name)
     for entry in sorted(draft.iterdir()):
-        if entry.is_symlink() or entry.name in ours:
+        if entry.is_symlink() or entry.name == draft.name:
             continue
-        target = keep / entry.name
+        target = keep / (f"own-{entry.name}" if entry.name in _OUTPUT else entry.name)
         if target.is_dir():
             shutil.rmtree(target)
         entry.replace(target)
 
 
-def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, float]:
+def _score(task: Task, step: Step, keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, float]:
     """Read the fresh reward, which wins over the exit code. Raises: VerifierError.
 
     A verifier that was killed did not say its last word: many write a 0 first and the real reward at their end.
@@ -165,7 +169,7 @@ def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, floa
         raise VerifierError(f"the verifier did not end within its {timeout_sec:g} s", category="timeout")
     rewards = read_rewards(keep)
     if rewards is None:
-        dead = dead_bootstrap(keep)
+        dead = dead_bootstrap(keep, task_text(task, step))
         if dead:
             raise VerifierError(f"the verifier could not start its tests: {dead}", category="bootstrap")
         tail = (result.stderr.strip() or result.stdout.strip())[-400:]
@@ -177,7 +181,7 @@ def _score(keep: Path, result: ExecResult, timeout_sec: float) -> dict[str, floa
     killed = result.exit_code is None or result.exit_code < 0 or result.exit_code > 128
     if rewards["reward"] == 0 and killed:
         raise VerifierError(f"the verifier was killed (exit code {result.exit_code}) after writing 0", category="crash")
-    if rewards["reward"] == 0 and (dead := dead_bootstrap(keep)):
+    if rewards["reward"] == 0 and (dead := dead_bootstrap(keep, task_text(task, step))):
         raise VerifierError(f"reward 0 means nothing here, no test was executed: {dead}", category="bootstrap")
     return rewards
 

@@ -91,9 +91,7 @@ def test_an_agent_that_misbehaves(
         pytest.param("sleep 60", "timeout", "within", id="too-slow"),
         pytest.param("echo 0 > /logs/verifier/reward.txt; sleep 60", "timeout", "within", id="zero-then-too-slow"),
         pytest.param("echo 0 > /logs/verifier/reward.txt; kill -9 $$", "crash", "killed", id="zero-then-killed"),
-        pytest.param(
-            "echo 0 > /logs/verifier/reward.txt; pytest-of-nowhere; uvx pytest", "bootstrap", "uvx", id="runner-missing"
-        ),
+        pytest.param("echo 0 > /logs/verifier/reward.txt; uvx pytest", "bootstrap", "uvx", id="runner-missing"),
         pytest.param("ln -s /etc/hostname /logs/verifier/reward.txt", "no_reward", "reward.txt", id="link-as-reward"),
         pytest.param("rm -rf /logs/verifier", "no_reward", "gone", id="removes-its-directory"),
         pytest.param("mkdir -p /logs/verifier/.incoming/.incoming", "no_reward", "reward.txt", id="hidden-directories"),

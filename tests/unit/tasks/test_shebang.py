@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_benchflow.errors import TaskError
 from pytest_benchflow.tasks.shebang import interpreter
 
 if TYPE_CHECKING:
@@ -27,3 +28,13 @@ def test_a_script_runs_as_its_first_line_says(tmp_path: Path, text: bytes, comma
     script = tmp_path / "run.sh"
     script.write_bytes(text)
     assert interpreter(script) == command
+
+
+@pytest.mark.parametrize(
+    "text", [b"#!/bin/sh\0\necho\n", b"#!\xff\xfe/bin/sh\n", b"#!\0\0\0"], ids=["nul", "undecodable", "only-nul"]
+)
+def test_a_first_line_that_is_no_text_is_the_tasks_error(tmp_path: Path, text: bytes) -> None:
+    script = tmp_path / "run.sh"
+    script.write_bytes(text)
+    with pytest.raises(TaskError, match=r"run\.sh: the first line is b'#!.* belong"):
+        interpreter(script)

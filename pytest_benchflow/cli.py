@@ -279,7 +279,7 @@ def _audit(options: argparse.Namespace) -> int:
     for strange in strange_files(rundir):
         raise RecordError(f"{options.path}: not read, as {strange}")
     audit = write_audit(rundir, verdict=options.verdict, by=options.by, note=options.note)
-    print(f"{printable(rundir.audit)}: {one_line(audit_text(audit))}")
+    print(f"{printable(rundir.audit)}: {audit_text(audit)}")
     return 0
 
 

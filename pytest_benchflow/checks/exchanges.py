@@ -95,13 +95,13 @@ def check_row_tokens_agree(rollout: Rollout) -> None:
         )
 
 
-def _totals(rollout: Rollout) -> set[int]:
+def _totals(rollout: Rollout) -> tuple[int, ...]:
     """Return the sums that count as the rollout's tokens: what was billed; other tools may count what was used."""
     row = rebuilt(rollout)
     if is_ours(rollout):
-        return {row.tokens["billed"]}
+        return (row.tokens["billed"],)
     completed = sum(exchange["tokens"] or 0 for exchange in row.exchanges if exchange["outcome"] == "completed")
-    return {row.tokens["billed"], row.tokens["selected"], completed}
+    return (row.tokens["billed"], row.tokens["selected"], completed)
 
 
 def _steps(rollout: Rollout) -> list[Any]:

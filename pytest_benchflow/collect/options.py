@@ -19,6 +19,7 @@ from pytest_benchflow.collect.selection import (
 )
 from pytest_benchflow.errors import BenchflowError, UsageError
 from pytest_benchflow.records.rundir import new_job_name
+from pytest_benchflow.report.text import printable
 from pytest_benchflow.settings import INI_ONLY, OPTIONS, Option, Settings, read_settings
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def make_reviews(config: pytest.Config, settings: Settings) -> Reviews | None:
     try:
         return Reviews(config, paths, rebuild=settings.review_rebuild, expect_commit=settings.expect_commit)
     except UsageError as error:
-        raise pytest.UsageError(f"--benchflow-review: {error}") from None
+        raise pytest.UsageError(printable(f"--benchflow-review: {error}")) from None
 
 
 def _listed_reviews(config: pytest.Config) -> Sequence[str]:

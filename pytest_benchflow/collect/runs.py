@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow.collect.findings import judge_findings
+from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.rundir import RunDir, is_run
+from pytest_benchflow.report.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,12 +47,16 @@ class Reviews:
         self._config = config
         self._roots = tuple(roots)
         self.rollouts = rollouts_at(roots)
+        # pytest prints node ids as they are.
+        odd = [rollout for rollout in self.rollouts if printable(rollout) != str(rollout)]
+        if odd:
+            raise UsageError(f"the name {odd[0]} holds characters that a terminal obeys; rename it, or use the command")
         self.checks: dict[str, Check] = checks_for(expect_commit)
         self.rebuild = rebuild
         # A bit for each shipped check: which of them a rollout's reports told of takes one number.
         self._bits = {f"{_PREFIX}{name}": 1 << place for place, name in enumerate(SHIPPED)}
         self._told: dict[str, int] = {}
-        self._summaries: list[Summary] = []
+        self._heard: list[tuple[Summary, str | None]] = []
         self._missing: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -87,15 +93,18 @@ class Reviews:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write what the rollouts came to."""
-        from pytest_benchflow.report.review_text import total_lines, unhealthy_lines
+        from pytest_benchflow.report.review_text import total_lines
 
-        summaries = sorted(self._summaries, key=lambda summary: summary.directory)
-        if summaries:
+        heard = sorted(self._heard, key=lambda each: each[0].directory)
+        if heard:
             terminalreporter.write_sep("=", "review")
-            for line in unhealthy_lines(summaries):
-                terminalreporter.write_line(line, red=True)
-            for line in total_lines(summaries, self._config.get_terminal_writer().fullwidth):
-                terminalreporter.write_line(line)
+        for summary, audit in heard:
+            if not summary.healthy:
+                terminalreporter.write_line(f"unhealthy ({summary.category}): {summary.directory}", red=True)
+            if audit:
+                terminalreporter.write_line(f"audit: {summary.directory}: {audit}")
+        for line in total_lines([each for each, _ in heard], self._config.get_terminal_writer().fullwidth):
+            terminalreporter.write_line(line)
         for line in self._missing:
             terminalreporter.write_line(line, red=True)
 
@@ -104,7 +113,8 @@ class Reviews:
 
         for name, value in report.user_properties:
             if name == _PROPERTY:
-                self._summaries.append(Summary.of_dict(json.loads(str(value))))
+                told = json.loads(str(value))
+                self._heard.append((Summary.of_dict(told["summary"]), told["audit"]))
 
     def _missed(self) -> list[str]:
         """Say which shipped checks no report told of, in how many rollouts; nothing where a user named what to run."""
@@ -191,11 +201,13 @@ class RunFile(pytest.File):
 
     def _review(self, item: ReviewItem) -> Review:
         from pytest_benchflow.report.review import review_rollout
+        from pytest_benchflow.report.review_text import audit_text
 
         root = self.parent.path
         review = review_rollout(root, self.reviews.checks, rebuild=self.reviews.rebuild)
         summary = replace(review.summary, directory=os.path.relpath(root, self.config.invocation_params.dir))
-        item.user_properties.append((_PROPERTY, json.dumps(summary.as_dict())))
+        told = {"summary": summary.as_dict(), "audit": audit_text(review.audit) if review.audit else None}
+        item.user_properties.append((_PROPERTY, json.dumps(told)))
         return review
 
 

@@ -49,7 +49,7 @@ def _strange(entry: os.DirEntry[str], root: str) -> str | None:
         target = os.path.realpath(entry.path)
         if os.path.commonpath((root, target)) != root:
             return "is a link that leads out of the rollout"
-        return None if entry.is_file() or entry.is_dir() else "is a link to no file"
+        return None if os.path.isfile(target) or os.path.isdir(target) else "is a link to no file"  # noqa: PTH112, PTH113
     if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):
         return None
     kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)

@@ -93,6 +93,8 @@ def read_json(path: Path) -> dict[str, Any]:
         value = loads(path.read_bytes())
     except FileNotFoundError:
         raise RecordError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise RecordError(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):

@@ -111,18 +111,10 @@ def review_rollout(root: Path, checks: Mapping[str, Check], *, rebuild: bool = F
     """
     rollout = RebuiltRollout(root) if rebuild else Rollout(root)
     strange = strange_files(rollout.dir)
-    if strange:
-        report = _unread(strange, checks)
-        summary = _summary(root, {}, _UNREAD, ("unhealthy", "capture"), calls_model=True)
-        return Review(root, report, "unhealthy", "capture", summary, _UNREAD)
-    report = run_checks(rollout, checks)
-    result, config = _part(rollout, "result"), _part(rollout, "config")
-    _let_faults_stand(report, result)
-    _miss_no_check(report)
-    verdict, category = verdict_of(report.findings, result)
-    facts = _facts(rollout, result, config)
-    summary = _summary(root, {**config, **result}, facts, (verdict, category), calls_model=uses_model(rollout))
-    return Review(root, report, verdict, category, summary, facts, read_audit(rollout.dir))
+    try:
+        return _unread(root, strange, checks) if strange else _read(rollout, checks)
+    except OSError as error:
+        return _unread(root, [f"{error.filename or root} cannot be read ({error.strerror})"], checks)
 
 
 def document(reviews: Iterable[Review]) -> dict[str, Any]:
@@ -153,11 +145,25 @@ def _of_commit(commit: str) -> Check:
     return Check(check_source, "source_is_the_expected_commit", claim, category="capture", needs=("config",))
 
 
-def _unread(strange: Sequence[str], checks: Mapping[str, Check]) -> CheckReport:
-    """Return the report on a directory that holds what must not be opened: then nothing in it is."""
+def _read(rollout: Rollout, checks: Mapping[str, Check]) -> Review:
+    report = run_checks(rollout, checks)
+    result, config = _part(rollout, "result"), _part(rollout, "config")
+    _let_faults_stand(report, result)
+    _miss_no_check(report)
+    verdict, category = verdict_of(report.findings, result)
+    facts = _facts(rollout, result, config)
+    told = {**config, **result}
+    summary = _summary(rollout.path, told, facts, (verdict, category), calls_model=uses_model(rollout))
+    return Review(rollout.path, report, verdict, category, summary, facts, read_audit(rollout.dir))
+
+
+def _unread(root: Path, faults: Sequence[str], checks: Mapping[str, Check]) -> Review:
+    """Return the review of a directory that holds what must not, or cannot, be read: then nothing is told of it."""
     name = "files_are_plain"
     skipped = dict.fromkeys((each for each in checks if each != name), "nothing was read")
-    return CheckReport([Finding(name, "error", "; ".join(strange))], [name], skipped)
+    report = CheckReport([Finding(name, "error", "; ".join(faults))], [name], skipped)
+    summary = _summary(root, {}, _UNREAD, ("unhealthy", "capture"), calls_model=True)
+    return Review(root, report, "unhealthy", "capture", summary, _UNREAD)
 
 
 def _let_faults_stand(report: CheckReport, result: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ def review_lines(review: Review, width: int) -> Iterator[str]:
                 said = finding.message.replace(f"{review.root}/", "")
                 yield f"  {severity}: {one_line(finding.check)}: {one_line(said, limit=_LONGEST)}"
     if review.audit is not None:
-        yield f"  audit: {one_line(audit_text(review.audit), limit=_LONGEST)}"
+        yield f"  audit: {audit_text(review.audit)}"
 
 
 def total_lines(summaries: Sequence[Summary], width: int) -> Iterator[str]:
@@ -49,15 +49,9 @@ def total_lines(summaries: Sequence[Summary], width: int) -> Iterator[str]:
     yield from wrapped(evidence_line(summaries), width)
 
 
-def unhealthy_lines(summaries: Sequence[Summary]) -> Iterator[str]:
-    """Yield where the unhealthy rollouts are, and what is at fault."""
-    for summary in summaries:
-        if not summary.healthy:
-            yield f"unhealthy ({summary.category}): {one_line(summary.directory)}"
-
-
 def audit_text(audit: Audit) -> str:
-    """Return an audit in a line."""
+    """Return an audit in a line that a terminal can show."""
     said = f"{audit.verdict}, by {audit.by}{f', {audit.at}' if audit.at else ''}"
     said += f": {audit.note}" if audit.note else ""
-    return said if audit.void is None else f"void, as {audit.void}{f' ({said})' if audit.verdict else ''}"
+    said = said if audit.void is None else f"void, as {audit.void}{f' ({said})' if audit.verdict else ''}"
+    return one_line(said, limit=_LONGEST)

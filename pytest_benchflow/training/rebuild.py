@@ -24,7 +24,10 @@ def rebuild_row(rundir: RunDir) -> Row:
     strange = strange_files(rundir)
     if strange:
         raise RecordError(f"{rundir.path}: not read, as {strange[0]}")
-    row = build_row(rundir, result=_read(rundir.result), config=_read(rundir.config))
+    try:
+        row = build_row(rundir, result=_read(rundir.result), config=_read(rundir.config))
+    except OSError as error:
+        raise RecordError(f"{error.filename}: cannot be read ({error.strerror})") from None
     if row.reason == "no_exchanges" and not rundir.llm.is_file() and rundir.row.exists():
         raise RecordError(f"{rundir.llm}: there is no such file, so results.jsonl is left as it is")
     try:

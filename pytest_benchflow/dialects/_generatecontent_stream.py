@@ -79,14 +79,14 @@ class Assembly:
         for key, value in part.items():
             old = known.get(key)
             if key == "content" and isinstance(value, dict) and isinstance(old, dict):
-                known[key] = {**old, **value, "parts": _joined(sequence(old.get("parts")), value.get("parts"))}
+                known[key] = {**old, **value, "parts": joined(sequence(old.get("parts")), value.get("parts"))}
             elif key in _GROWING and isinstance(value, dict) and isinstance(old, dict):
                 known[key] = {**old, **{name: _longer(old.get(name), added) for name, added in value.items()}}
             elif value is not None or key not in known:
                 known[key] = value
 
 
-def _joined(parts: list[Any], added: Any) -> list[Any]:
+def joined(parts: list[Any], added: Any) -> list[Any]:
     """Return parts with those of the next chunk: a plain text that goes on is one part, all else stays as it came."""
     added = sequence(added)
     if parts and added and _plain(parts[-1]) and _plain(added[0]) and _same_kind(parts[-1], added[0]):

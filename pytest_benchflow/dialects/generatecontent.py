@@ -86,7 +86,7 @@ class GenerateContent:
 
     def disassemble(self, body: Mapping[str, Any], request: Mapping[str, Any], path: str) -> Iterator[bytes]:
         """Yield a final body as the stream that would answer `request` at `path`."""
-        return disassemble(body, array=self.streams(path, request) == "application/json")
+        return disassemble(mapping(body), array=self.streams(path, request) == "application/json")
 
     def outcome(self, status: int | None, body: Any, error: Mapping[str, Any] | None = None) -> Outcome:
         """Classify an exchange; an unknown state is never completed."""

@@ -83,9 +83,10 @@ def _given_up(rollout: Rollout) -> Iterator[tuple[int, float]]:
         overtaken = (between(retried, ended) or 0.0) > 0
         if exchange.selected or not (timed_out or overtaken or exchange.metadata.get("client_gone")):
             continue
-        seconds = between(started, retried)
-        if seconds is None or (timed_out and number(record.get("duration_ms"))):
-            seconds = (number(record.get("duration_ms")) or 0.0) / 1000
+        took = number(record.get("duration_ms"))
+        spans = [between(started, retried), None if took is None else took / 1000, between(started, ended)]
+        # An error of the client ends when the client gave up; an answer that nobody waited for ends later.
+        seconds = next((span for span in (spans[1:] + spans[:1] if timed_out else spans) if span is not None), 0.0)
         if seconds >= 1:
             yield exchange.index, seconds
 

@@ -84,6 +84,19 @@ def test_errors_that_say_so_count_by_their_own_duration(tmp_path: Path) -> None:
     assert "about 300 s" in message
 
 
+def test_a_gateway_timeout_counts_from_request_to_answer(tmp_path: Path) -> None:
+    records = given_up(400.0, 500.0)
+    for record in records[:2]:
+        begun = datetime.fromisoformat(record["request"]["timestamp"])
+        answer = {"error": {"message": "deadline exceeded", "type": "timeout"}}
+        record["error"] = answer["error"]
+        ended = (begun + timedelta(seconds=120.2)).isoformat()
+        record["response"] = {"status_code": 504, "timestamp": ended, "body": answer}
+    message = warned(tmp_path, records)
+    assert message is not None
+    assert "about 120 s" in message
+
+
 def test_requests_that_were_answered_are_no_race(tmp_path: Path) -> None:
     talk = Talk()
     for _ in range(3):

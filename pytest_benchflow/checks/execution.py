@@ -11,11 +11,14 @@ from pytest_benchflow.records.values import FULL_REWARD, mapping, number
 
 if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
+    from pytest_benchflow.training.threads import Exchange
 
 TIMEOUT_CATEGORIES = ("timeout", "agent_timeout")
 # An agent that has shown nothing for this long, and for half of its time, was hanging and not working.
 _SILENT_SEC = 60.0
 _SILENT_PART = 0.5
+# A provider that sent nothing for half of the agent's time was hanging, unless it is one that takes long to answer.
+_SLOW_TIMES = 3.0
 _WHOLE_PART = 0.9  # of its time: it was silent from its prompt to the end
 # Events that the harness writes around an agent's own.
 _OURS = ("user_message", "agent_timeout", "stop")
@@ -40,9 +43,9 @@ def check_timeout_was_the_agents(rollout: Rollout) -> None:
         answered = any(e["outcome"] == "completed" and e["role"] == "policy" for e in rebuilt(rollout).exchanges)
         assert answered, "the agent timed out before the model answered once"
     limit = number(rollout.config.get("timeout_sec")) or 0.0
-    enough = max(_SILENT_SEC, _SILENT_PART * limit)
-    waited = _hung(rollout)
-    assert waited is None or waited < enough, f"the provider had not answered for {waited:.0f} s when the time was up"
+    waited, usual = _waited(rollout), _longest_answer(rollout)
+    patience = max(_SILENT_PART * limit or _SILENT_SEC, _SLOW_TIMES * usual)
+    assert waited is None or waited < patience, f"the provider had not answered for {waited:.0f} s when the time was up"
     idle, what = _idle(rollout), "how long the agent was silent (idle_before_timeout_s)"
     if idle is None and not uses_model(rollout):
         raise NotApplicableError(f"{what} is not recorded of an agent that calls no model and speaks no protocol")
@@ -50,9 +53,9 @@ def check_timeout_was_the_agents(rollout: Rollout) -> None:
     shown = rollout.exchanges or any(event.get("type") not in _OURS for event in rollout.events)
     assert shown or not 0 < _WHOLE_PART * limit <= idle, "the agent showed nothing at all before its time was up"
     in_flight = result.get("in_flight_at_timeout")
-    if in_flight and not str(in_flight).startswith("exchange"):
+    if in_flight and (waited is not None or not str(in_flight).startswith("exchange")):
         return
-    assert idle < enough, (
+    assert idle < max(_SILENT_SEC, _SILENT_PART * limit), (
         f"the agent was silent for {idle:g} s before its time was up ({in_flight or 'nothing in flight'})"
     )
 
@@ -131,14 +134,42 @@ def _idle(rollout: Rollout) -> float | None:
     return between(shown, stamps[end]) if end else None
 
 
-def _hung(rollout: Rollout) -> float | None:
-    """Return how long the policy's last request had no answer when the agent's time was up; None when it had one."""
-    policy = [exchange for exchange in rebuilt(rollout).records if exchange.role == "policy"]
-    last = max(policy, key=lambda exchange: exchange.order, default=None)
-    if last is None or last.outcome != "error":
+def _waited(rollout: Rollout) -> float | None:
+    """Return for how many seconds the model sent nothing to an agent that waited for it when its time was up.
+
+    None: the agent did not wait for its model.
+    """
+    in_flight = str(rollout.result.get("in_flight_at_timeout")).startswith("exchange")
+    exchanges = sorted(rebuilt(rollout).records, key=lambda exchange: exchange.order)
+    policy = [exchange for exchange in exchanges if exchange.role == "policy"]
+    for last in (*policy[-1:], *(exchanges[-1:] if in_flight else ())):
+        waited = _open_for(rollout, last)
+        if waited is not None:
+            return waited
+    return None
+
+
+def _open_for(rollout: Rollout, last: Exchange) -> float | None:
+    """Return how long no byte of the last answer had come when the agent's time was up; None: it was there by then."""
+    record = rollout.exchanges[last.index]
+    took = number(record.get("duration_ms"))
+    asked = moment(mapping(record.get("request")).get("timestamp"))
+    waited = between(asked, moment(mapping(rollout.result.get("timing")).get("agent_finished_at")))
+    if took is None or waited is None:
+        return None if took is None or last.outcome != "error" else took / 1000
+    # Where answers are not drained, the agent's end is the end of its requests too.
+    cut = last.outcome != "completed" and last.metadata.get("client_gone") is True
+    if took / 1000 < waited and not cut:
         return None
-    waited = number(rollout.exchanges[last.index].get("duration_ms"))
-    return None if waited is None else waited / 1000
+    return waited - (number(last.metadata.get("last_byte_ms")) or 0.0) / 1000
+
+
+def _longest_answer(rollout: Rollout) -> float:
+    """Return the seconds that the slowest of the policy's answers took, the last request left out."""
+    policy = sorted((e for e in rebuilt(rollout).records if e.role == "policy"), key=lambda exchange: exchange.order)
+    answered = [exchange for exchange in policy[:-1] if exchange.outcome == "completed"]
+    took = [number(rollout.exchanges[exchange.index].get("duration_ms")) for exchange in answered]
+    return max((each for each in took if each is not None), default=0.0) / 1000
 
 
 def _short(value: Any) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import secrets
 import socket
+import time
 import weakref
 from typing import TYPE_CHECKING
 
@@ -318,15 +319,19 @@ async def _pass_stream(
 ) -> web.StreamResponse:
     response = web.StreamResponse(status=answer.status, headers=headers)
     collected: list[bytes] = []
+    arrived: float | None = None
     broken: str | None = None
     try:
         await _deliver(exchange, response.prepare, request)
         async for chunk in answer.chunks:
             collected.append(chunk)
+            arrived = time.monotonic()
             await _deliver(exchange, response.write, chunk)
     except ProviderError as error:
         broken = str(error)
     finally:
+        if arrived is not None:
+            exchange.metadata["last_byte_ms"] = round((arrived - exchange.begun) * 1000, 3)
         _note_stream(exchange, answer.status, b"".join(collected), dialect, broken)
     if broken is not None and request.transport is not None:
         # Without its last chunk the body ends for the client as it ended here: cut.

@@ -86,6 +86,28 @@ def test_an_answer_that_never_comes_is_recorded_at_the_next_start(make_task: Mak
     assert row["info"]["training_ready_reason"]
 
 
+CALL = Call("shell", {"command": "echo 42 > /app/answer"})
+
+
+@pytest.mark.parametrize(
+    ("turns", "verdict"),
+    [
+        pytest.param([ScriptTurn(calls=(CALL,)), ScriptTurn(hang=True)], "unhealthy", id="hung"),
+        pytest.param([ScriptTurn(calls=(CALL,), delay=2), ScriptTurn(delay=60)], "normal_timeout", id="slow"),
+        pytest.param(
+            [ScriptTurn(calls=(CALL,)), ScriptTurn(text="word " * 500, pause=0.5)], "normal_timeout", id="writes-on"
+        ),
+    ],
+)
+def test_a_provider_that_hangs_is_told_from_one_that_is_slow(
+    make_task: MakeTask, tmp_path: Path, turns: list[ScriptTurn], verdict: str
+) -> None:
+    task = make_task(agent_timeout=7)
+    rollout = asyncio.run(run_against(turns, task, tmp_path / "jobs", BENCHFLOW_STREAM="1"))
+    assert rollout.result["error_category"] == "timeout"
+    assert rollout.verdict == verdict, rollout.result["checks"]
+
+
 def test_a_model_that_cannot_be_reached_is_not_the_agents_fault(make_task: MakeTask, tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

@@ -49,6 +49,8 @@ _HINT = re.compile(
     rb"sk-|k_live_|A[KS]IA|AIza|ya29\.|gh[pousr]_|github_pat_|glpat-|hf_|npm_|pypi-|dtn_|xox|gsk_|xai-|eyJ|Bearer|"
     rb"[Kk][Ee][Yy]|[Ss][Ee][Cc][Rr][Ee][Tt]|[Tt][Oo][Kk][Ee][Nn]|[Pp][Aa][Ss][Ss][Ww]"
 )
+# What providers put before the ids of calls and answers, of which logs are full.
+_IDS = frozenset({b"call_", b"cmpl-", b"oolu_", b"resp_", b'"msg_'})
 _NEXT_TO_NAMES = (
     ("a value named a secret", re.compile(_NAMED.encode())),
     (
@@ -91,7 +93,7 @@ def secrets_in(data: bytes) -> list[tuple[int, str]]:
         end = mask.find(b" ", at + len(_RUN))
         end = len(data) if end < 0 else end
         begin = max(0, at - _BEFORE)
-        if _HINT.search(data, begin, at + _PREFIX):
+        if data[at - 5 : at] not in _IDS and _HINT.search(data, begin, at + _PREFIX):
             window = _ESCAPED.sub(lambda match: b" " * len(match.group()), data[begin : end + _AFTER])
             for offset, kind in _of_window(window):
                 found.setdefault(begin + offset, kind)

@@ -6,6 +6,7 @@ the files of this directory, or registered by a hook.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from dataclasses import dataclass, field
@@ -126,14 +127,20 @@ class CheckReport:
         }
 
 
-def all_checks() -> dict[str, Check]:
-    """Return every check by name: the shipped ones, then what hooks registered."""
+@functools.cache
+def _shipped() -> dict[str, Check]:
     found: dict[str, Check] = {}
     for name in registry.shipped("checks"):
         module = importlib.import_module(f"pytest_benchflow.checks.{name}")
         for attribute, value in vars(module).items():
             if attribute.startswith("check_") and isinstance(value, Check):
                 found[value.name] = value
+    return found
+
+
+def all_checks() -> dict[str, Check]:
+    """Return every check by name: the shipped ones, then what hooks registered."""
+    found = dict(_shipped())
     for name, function in registry.registered("checks").items():
         found[name] = function if isinstance(function, Check) else check()(function)
     return found

@@ -56,6 +56,8 @@ _UNMAPPED = frozenset(
 _KNOWN = _UNMAPPED | _REASONING | {"text", "tool_use"}
 # Model calls made beside the message, which the message's own counts leave out.
 _COUNTED_APART = frozenset({"compaction", "advisor_message"})
+# Counts that are left out where there is nothing to count.
+_CACHE = ("cache_read_input_tokens", "cache_creation_input_tokens")
 # Types of tools that the provider runs itself, by how they begin.
 _PROVIDER_TOOLS = ("web_", "code_execution", "mcp_", "tool_search", "advisor")
 _ERROR_KINDS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
@@ -143,13 +145,12 @@ class Messages:
         """Return the tokens of an answer; what was read from or written to a cache is added to the input here."""
         reported = mapping(mapping(body).get("usage"))
         apart = [each for each in sequence(reported.get("iterations")) if kind_of(each) in _COUNTED_APART]
-        fresh, read, created, output = (
-            _total(reported, apart, f"{kind}_tokens")
-            for kind in ("input", "cache_read_input", "cache_creation_input", "output")
-        )
+        fresh = _total([reported, *apart], "input_tokens")
+        read = _total([reported, *apart], "cache_read_input_tokens")
+        created = _total([reported, *apart], "cache_creation_input_tokens")
         usage = Usage(
             input_tokens=None if fresh is None else fresh + (read or 0) + (created or 0),
-            output_tokens=output,
+            output_tokens=_total([reported, *apart], "output_tokens"),
             cache_read_tokens=read,
             cache_creation_tokens=created,
         )
@@ -168,10 +169,12 @@ class Messages:
 dialect = Messages()
 
 
-def _total(reported: Mapping[str, Any], apart: list[dict[str, Any]], key: str) -> int | None:
-    """Return a count of the message and of the calls beside it, None when the message's own is not told."""
-    own = count(reported.get(key))
-    return own if own is None or not apart else own + sum(count(each.get(key)) or 0 for each in apart)
+def _total(calls: list[dict[str, Any]], key: str) -> int | None:
+    """Return a count over a message and the model calls beside it; None where the message tells none."""
+    if key not in _CACHE and count(calls[0].get(key)) is None:
+        return None
+    told = [value for value in (count(each.get(key)) for each in calls) if value is not None]
+    return sum(told) if told else None
 
 
 def _spoken(role: str, content: Any) -> list[Turn]:

@@ -65,8 +65,8 @@ class Rig:
 
     def ended(self, body: dict[str, Any], outcome: str) -> dict[str, Any]:
         """Return the body with another end."""
-        place, values = self.endings[outcome]
-        return put_in(body, place, values)
+        ended: dict[str, Any] = put_in(body, *self.endings[outcome])
+        return ended
 
 
 def put_in(value: Any, place: tuple[str, ...], values: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ import pytest
 from pytest_benchflow.dialects._match import dialect_for
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+GEMINI = "/v1beta/models/m:generateContent"
 
 
 def chat(finish: Any = "stop", **message: Any) -> dict[str, Any]:
@@ -21,6 +22,11 @@ def responses(status: str | None = "completed", reason: str | None = None, *outp
     if status is not None:
         body["status"] = status
     return {**body, "incomplete_details": {"reason": reason} if reason else None}
+
+
+def gemini(finish: str | None = "STOP", *parts: dict[str, Any]) -> dict[str, Any]:
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": list(parts) or [{"text": "x"}]}}
+    return {"candidates": [{**candidate, "finishReason": finish} if finish else candidate]}
 
 
 def messages(stop: Any) -> dict[str, Any]:
@@ -40,6 +46,10 @@ TABLE: dict[str, tuple[str, int | None, Any, dict[str, str] | None, str]] = {
     "chat-refusal": (CHAT, 200, chat(refusal="no"), None, "refused"),
     "chat-null-finish": (CHAT, 200, chat(None, content="x"), None, "partial"),
     "chat-unknown-finish": (CHAT, 200, chat("eos"), None, "partial"),
+    "chat-legacy-call": (CHAT, 200, chat("function_call", function_call={"name": "f"}), None, "completed"),
+    "chat-refusal-part": (CHAT, 200, chat(content=[{"type": "refusal", "refusal": "no"}]), None, "refused"),
+    "chat-unknown-part": (CHAT, 200, chat(content=[{"type": "hologram"}]), None, "partial"),
+    "chat-unknown-call": (CHAT, 200, chat(tool_calls=[{"type": "hologram"}]), None, "partial"),
     "chat-cut-after-finish": (CHAT, 200, chat(content="x"), CUT, "partial"),
     "chat-second-choice-cut": (
         CHAT,
@@ -64,6 +74,13 @@ TABLE: dict[str, tuple[str, int | None, Any, dict[str, str] | None, str]] = {
     "responses-queued": (RESPONSES, 200, responses("queued"), None, "partial"),
     "responses-unknown-status": (RESPONSES, 200, responses("dreaming"), None, "partial"),
     "responses-unknown-item": (RESPONSES, 200, responses("completed", None, {"type": "hologram"}), None, "partial"),
+    "responses-unknown-part": (
+        RESPONSES,
+        200,
+        responses("completed", None, {"type": "message", "content": [{"type": "hologram"}]}),
+        None,
+        "partial",
+    ),
     "responses-failed": (RESPONSES, 200, responses("failed"), None, "error"),
     "responses-cancelled": (RESPONSES, 200, responses("cancelled"), None, "error"),
     "responses-http-429": (RESPONSES, 429, ERROR_BODY, None, "error"),
@@ -77,6 +94,39 @@ TABLE: dict[str, tuple[str, int | None, Any, dict[str, str] | None, str]] = {
     "messages-null": (MESSAGES, 200, messages(None), None, "partial"),
     "messages-cut": (MESSAGES, 200, messages("end_turn"), CUT, "partial"),
     "messages-error": (MESSAGES, 200, {"type": "error", **ERROR_BODY}, None, "error"),
+    "messages-compaction": (MESSAGES, 200, messages("compaction"), None, "partial"),
+    "messages-unknown-block": (
+        MESSAGES,
+        200,
+        {"content": [{"type": "hologram"}], "stop_reason": "end_turn"},
+        None,
+        "partial",
+    ),
+    "gemini-stop": (GEMINI, 200, gemini(), None, "completed"),
+    "gemini-stop-with-nothing-said": (GEMINI, 200, {"candidates": [{"finishReason": "STOP"}]}, None, "completed"),
+    "gemini-max-tokens": (GEMINI, 200, gemini("MAX_TOKENS"), None, "truncated"),
+    "gemini-safety": (GEMINI, 200, gemini("SAFETY"), None, "filtered"),
+    "gemini-recitation": (GEMINI, 200, gemini("RECITATION"), None, "filtered"),
+    "gemini-blocklist": (GEMINI, 200, gemini("BLOCKLIST"), None, "filtered"),
+    "gemini-prohibited": (GEMINI, 200, gemini("PROHIBITED_CONTENT"), None, "filtered"),
+    "gemini-spii": (GEMINI, 200, gemini("SPII"), None, "filtered"),
+    "gemini-blocked-prompt": (GEMINI, 200, {"promptFeedback": {"blockReason": "OTHER"}}, None, "filtered"),
+    "gemini-no-finish": (GEMINI, 200, gemini(None), None, "partial"),
+    "gemini-other": (GEMINI, 200, gemini("OTHER"), None, "partial"),
+    "gemini-unspecified": (GEMINI, 200, gemini("FINISH_REASON_UNSPECIFIED"), None, "partial"),
+    "gemini-to-be-continued": (GEMINI, 200, gemini("CONTINUATION"), None, "partial"),
+    "gemini-half-a-call": (GEMINI, 200, gemini("STOP", {"functionCall": {"willContinue": True}}), None, "partial"),
+    "gemini-malformed-call": (GEMINI, 200, gemini("MALFORMED_FUNCTION_CALL"), None, "error"),
+    "gemini-error": (GEMINI, 200, {"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}}, None, "error"),
+    "gemini-no-candidates": (GEMINI, 200, {"candidates": []}, None, "error"),
+    "gemini-second-candidate-cut": (
+        GEMINI,
+        200,
+        {"candidates": gemini()["candidates"] + gemini("MAX_TOKENS")["candidates"]},
+        None,
+        "truncated",
+    ),
+    "gemini-cut": (GEMINI, 200, gemini(), CUT, "partial"),
     "messages-error-event": (MESSAGES, 200, {**messages(None), **ERROR_BODY}, CUT, "error"),
 }
 
@@ -91,7 +141,9 @@ def test_outcome(case: tuple[str, int | None, Any, dict[str, str] | None, str]) 
     assert (outcome.reason is None) == (kind == "completed"), "a reason is given exactly when it is not completed"
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES], ids=["chat", "responses", "messages"])
+@pytest.mark.parametrize(
+    "path", [CHAT, RESPONSES, MESSAGES, GEMINI], ids=["chat", "responses", "messages", "generateContent"]
+)
 @pytest.mark.parametrize("body", [None, [], {}, "text", 7], ids=["null", "list", "empty", "text", "number"])
 def test_a_body_of_no_known_shape_is_never_completed(path: str, body: Any) -> None:
     dialect = dialect_for(path)
@@ -108,10 +160,41 @@ def test_a_body_of_no_known_shape_is_never_completed(path: str, body: Any) -> No
         ("/chat/completions", "chat"),
         ("/responses", "responses"),
         ("/v1/messages", "messages"),
+        ("/v1beta/models/gemini-x:generateContent", "generateContent"),
+        ("/v1beta/models/gemini-x:streamGenerateContent?alt=sse", "generateContent"),
+        ("/v1/models/gemini-x:generateContent", "generateContent"),
+        ("/models/gemini-x:generateContent", "generateContent"),
+        ("/v1beta/tunedModels/mine:generateContent", "generateContent"),
+        ("/v1/projects/p/locations/l/publishers/google/models/m:generateContent", "generateContent"),
+        ("/v1beta1/projects/p/locations/l/endpoints/7:streamGenerateContent", "generateContent"),
+        ("/v1/publishers/google/models/m:streamGenerateContent", "generateContent"),
+        ("/v1beta/models/gemini-x:countTokens", None),
+        ("/v1beta/models/a/b:generateContent", None),
+        ("/v1beta/models/m:generateContent/x", None),
+        ("/v1beta/cachedContents/models/m:generateContent", None),
         ("/v1/embeddings", None),
         ("/v1/chat/completions/extra", None),
     ],
-    ids=["query", "no-version", "responses", "messages", "embeddings", "longer"],
+    ids=[
+        "query",
+        "no-version",
+        "responses",
+        "messages",
+        "gemini",
+        "gemini-stream",
+        "gemini-v1",
+        "gemini-no-version",
+        "gemini-tuned",
+        "vertex",
+        "vertex-endpoint",
+        "vertex-express",
+        "gemini-count",
+        "gemini-two-models",
+        "gemini-longer",
+        "gemini-elsewhere",
+        "embeddings",
+        "longer",
+    ],
 )
 def test_a_path_has_one_format_or_none(path: str, name: str | None) -> None:
     dialect = dialect_for(path)

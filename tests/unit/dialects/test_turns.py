@@ -151,6 +151,89 @@ def test_tool_results_between_texts_keep_their_place() -> None:
     assert [(turn.role, turn.text) for turn in turns] == [("user", "before"), ("tool", "out"), ("user", "after")]
 
 
+MORE: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "chat-result-without-id": (
+        chat,
+        {"messages": [{"role": "tool", "content": "x"}]},
+        "tool result without a tool_call_id",
+    ),
+    "chat-call-of-a-user": (
+        chat,
+        {"messages": [{"role": "user", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}]},
+        "tool calls of role user",
+    ),
+    "chat-history-of-no-shape": (chat, {"messages": "hello"}, "role None"),
+    "chat-content-of-no-shape": (chat, {"messages": [{"role": "user", "content": {"a": 1}}]}, "content dict"),
+    "chat-text-of-no-shape": (
+        chat,
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": 7}]}]},
+        "text with text int",
+    ),
+    "responses-template": (responses, {"prompt": {"id": "pmpt_1"}}, "prompt template"),
+    "responses-result-without-id": (
+        responses,
+        {"input": [{"type": "function_call_output", "name": "f", "output": "x"}]},
+        "function_call_output without a call_id",
+    ),
+    "responses-reference-without-type": (responses, {"input": [{"id": "m1"}]}, "item_reference m1"),
+    "responses-input-of-no-shape": (responses, {"input": 7}, "int"),
+    "messages-result-without-id": (
+        messages,
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]},
+        "tool_result without a tool_use_id",
+    ),
+    "messages-half-an-input": (
+        messages,
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "partial_json": "{"}]}]},
+        "tool_use with half an input",
+    ),
+    "messages-tools-change": (
+        messages,
+        {"messages": [{"role": "system", "content": [{"type": "tool_addition", "tool": {}}]}]},
+        "tool_addition",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MORE.values(), ids=MORE.keys())
+def test_what_is_missing_or_of_no_shape_is_named_too(case: tuple[Any, dict[str, Any], str]) -> None:
+    dialect, body, name = case
+    assert [item for turn in dialect.request_turns(body) for item in turn.unsupported] == [name]
+
+
+def test_a_namespace_is_part_of_a_tools_name() -> None:
+    call = {"type": "function_call", "call_id": "a", "namespace": "crm", "name": "find", "arguments": "{}"}
+    (turn,) = responses.request_turns({"input": [call]})
+    assert turn.tool_calls[0].name == "crm__find"
+    inner = [{"type": "function", "name": "find", "parameters": {}}, {"type": "custom", "name": "note"}]
+    tools = responses.tools({"tools": [{"type": "namespace", "name": "crm", "tools": inner}]})
+    assert [tool["function"]["name"] for tool in tools] == ["crm__find", "crm__note"]
+
+
+def test_an_answer_that_holds_more_than_one_turn_is_not_cut_short() -> None:
+    output = [
+        {"type": "shell_call", "call_id": "s", "action": {"commands": ["ls"]}},
+        {"type": "shell_call_output", "call_id": "s", "output": []},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "One file."}]},
+    ]
+    turn = responses.response_turn({"output": output})
+    assert turn is not None
+    assert turn.unsupported == ("tool item in an answer", "assistant item in an answer")
+
+
+def test_tools_of_the_provider_are_left_out_and_those_of_the_client_kept() -> None:
+    kinds = [
+        "web_search_20250305",
+        "code_execution_20260521",
+        "advisor_20260301",
+        "mcp_toolset",
+        "tool_search_tool_bm25",
+    ]
+    own = [{"type": "bash_20250124", "name": "bash"}, {"type": "browser_toolset_20260801"}]
+    tools = messages.tools({"tools": [*({"type": kind, "name": "x"} for kind in kinds), *own]})
+    assert [tool["function"]["name"] for tool in tools] == ["bash", "browser_toolset_20260801"]
+
+
 def test_a_second_choice_makes_the_answer_unsupported() -> None:
     body = {"choices": [{"message": {"content": "a"}}, {"message": {"content": "b"}}]}
     turn = chat.response_turn(body)
@@ -178,6 +261,28 @@ USAGE: dict[str, tuple[Any, dict[str, Any], Usage | None]] = {
             "prompt_tokens_details": {"cached_tokens": 80},
         },
         Usage(90, 9, 80, None, 99),
+    ),
+    "chat-cache-of-other-servers": (
+        chat,
+        {"prompt_tokens": 90, "completion_tokens": 9, "prompt_cache_hit_tokens": 80, "cache_creation_input_tokens": 5},
+        Usage(90, 9, 80, 5, None),
+    ),
+    "chat-written-to-a-cache": (
+        chat,
+        {"prompt_tokens": 90, "completion_tokens": 9, "prompt_tokens_details": {"cache_write_tokens": 5}},
+        Usage(90, 9, None, 5, None),
+    ),
+    "messages-compaction-is-billed-too": (
+        messages,
+        {
+            "input_tokens": 10,
+            "output_tokens": 4,
+            "iterations": [
+                {"type": "compaction", "input_tokens": 70, "cache_read_input_tokens": 10, "output_tokens": 5},
+                {"type": "message", "input_tokens": 10, "output_tokens": 4},
+            ],
+        },
+        Usage(90, 9, 10, None, None),
     ),
     "chat-total-only": (chat, {"total_tokens": 99}, Usage(total_tokens=99)),
     "responses-cached-is-part": (

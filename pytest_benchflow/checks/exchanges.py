@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import evidence, is_ours, rebuilt, the_row
+from pytest_benchflow.records.values import mapping
 
 if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
@@ -16,7 +17,7 @@ def check_every_request_recorded(rollout: Rollout) -> None:
     """Law 1: llm_trajectory.jsonl has a line for each model request the proxy received; the list of models is none."""
     proxy = evidence(rollout, rollout.result.get("proxy"), "the proxy's count of requests (result.json: proxy)")
     lines = len(rollout.exchanges)
-    received, recorded = proxy.get("received"), proxy.get("recorded")
+    received, recorded = (mapping(proxy).get(key) for key in ("received", "recorded"))
     assert received == lines, f"the proxy received {received} requests and llm_trajectory.jsonl has {lines} lines"
     assert recorded == lines, f"the proxy recorded {recorded} exchanges and llm_trajectory.jsonl has {lines} lines"
 
@@ -43,9 +44,10 @@ def check_steps_are_the_selected_exchanges(rollout: Rollout) -> None:
 @check(category="training", needs=("llm", "row"))
 def check_excluded_have_reasons(rollout: Rollout) -> None:
     """Law 2: every exchange that is no step is listed with its reason, as the raw records give it."""
-    expected = {e["index"]: e["reason"] for e in rebuilt(rollout).exchanges if not e["selected"]}
+    expected = {str(e["index"]): e["reason"] for e in rebuilt(rollout).exchanges if not e["selected"]}
     listed = evidence(rollout, _info(rollout).get("excluded_exchanges"), "the list of excluded exchanges")
-    found = {item.get("index"): item.get("reason") for item in listed if isinstance(item, dict)}
+    assert isinstance(listed, list), f"results.jsonl: excluded_exchanges is a {type(listed).__name__}, no list"
+    found = {str(mapping(item).get("index")): mapping(item).get("reason") for item in listed}
     assert len(found) == len(listed), "results.jsonl: an excluded exchange is listed twice"
     for index, reason in expected.items():
         assert found.get(index) == reason, (
@@ -75,7 +77,8 @@ def check_tokens_add_up(rollout: Rollout) -> None:
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
     if total is not None:
         assert total in _totals(rollout), f"result.json: {total} tokens, though the exchanges bill {tokens['billed']}"
-    summary = evidence(rollout, rollout.result.get("exchanges"), "the summary of exchanges (result.json: exchanges)")
+    found = evidence(rollout, rollout.result.get("exchanges"), "the summary of exchanges (result.json: exchanges)")
+    summary = mapping(found)
     for key, value in rebuilt(rollout).summary.items():
         assert summary.get(key) == value, (
             f"result.json: exchanges.{key} is {summary.get(key)!r}; the records say {value!r}"

@@ -164,9 +164,9 @@ def _well_formed(where: str, messages: list[Any], start: int, called: set[Any], 
             assert role == "assistant", f"{where}: messages[{number}] of {role} makes tool calls"
             assert offers_tools, f"{where}: messages[{number}] makes tool calls, and tool_defs offers no tool"
             assert isinstance(calls, list), f"{where}: tool_calls of messages[{number}] are no list"
-            called.update(call.get("id") for call in calls if isinstance(call, dict))
+            called.update(str(call.get("id")) for call in calls if isinstance(call, dict))
         result_of = message.get("tool_call_id")
-        assert role != "tool" or result_of in called, f"{where}: a tool result for the unseen call {result_of!r}"
+        assert role != "tool" or str(result_of) in called, f"{where}: a tool result for the unseen call {result_of!r}"
 
 
 def _strict_arguments(where: str, call: Any) -> None:

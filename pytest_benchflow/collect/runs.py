@@ -131,7 +131,8 @@ class Reviews:
         missing = {name: count for name, count in counts.items() if count}
         if not missing:
             return []
-        named = [f"  {name}: {count} of {len(told)} rollouts" for name, count in list(missing.items())[:_NAMED]]
+        first = list(missing.items())[:_NAMED]
+        named = [f"  {name.removeprefix(_PREFIX)}: {count} of {len(told)} rollouts" for name, count in first]
         more = [f"  and {len(missing) - _NAMED} other checks"] if len(missing) > _NAMED else []
         return [
             "shipped checks did not run, and no -k or --deselect left them out, so this review fails:",
@@ -220,7 +221,11 @@ class ReviewItem(pytest.Item):
         """Report what the check found."""
         self.parent.judge(self)
 
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Return the rollout's record as the place of this item."""
+        return self.path, 0, self.location[2]
+
     @cached_property
     def location(self) -> tuple[str, int | None, str]:
-        """Return the rollout's record as the place of this item; asked of every item, pytest's own takes longer."""
+        """Return the same as text, which every report holds; pytest's own way to it takes longer."""
         return self.parent.nodeid, None, f"{self.parent.parent.name} {self.name}"

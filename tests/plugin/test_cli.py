@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.plugin.bench import Bench
 
 COMMANDS = [(), ("tasks",), ("tasks", "list"), ("tasks", "check"), ("new-task",), ("show",), ("doctor",)]
+COMMANDS += [("review",), ("rebuild",), ("audit",)]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words) or "top")

@@ -35,20 +35,28 @@ def test_there_is_none_unless_somebody_gave_it(tmp_path: Path) -> None:
     assert read_audit(write_rollout(tmp_path)) is None
 
 
-CHANGES: dict[str, Callable[[RunDir], object]] = {
-    "a-byte-of-an-exchange": lambda r: r.llm.write_bytes(r.llm.read_bytes().replace(b"I look", b"I took", 1)),
-    "a-line-of-events": lambda r: r.acp.write_bytes(r.acp.read_bytes() + b"{}\n"),
-    "no-events-any-more": lambda r: r.acp.unlink(),
-    "a-line-moved-to-the-other-file": lambda r: (
-        r.acp.write_bytes(r.llm.read_bytes() + r.acp.read_bytes()),
-        r.llm.write_bytes(b""),
-    ),
-}
+def another_byte(rundir: RunDir) -> None:
+    rundir.llm.write_bytes(rundir.llm.read_bytes().replace(b"I look", b"I took", 1))
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_another_trace_voids_it(audited: RunDir, change: str) -> None:
-    CHANGES[change](audited)
+def another_event(rundir: RunDir) -> None:
+    rundir.acp.write_bytes(rundir.acp.read_bytes() + b"{}\n")
+
+
+def no_events(rundir: RunDir) -> None:
+    rundir.acp.unlink()
+
+
+def lines_moved(rundir: RunDir) -> None:
+    rundir.acp.write_bytes(rundir.llm.read_bytes() + rundir.acp.read_bytes())
+    rundir.llm.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "change", [another_byte, another_event, no_events, lines_moved], ids=lambda each: each.__name__
+)
+def test_another_trace_voids_it(audited: RunDir, change: Callable[[RunDir], None]) -> None:
+    change(audited)
     audit = read_audit(audited)
     assert audit
     assert audit.void == "the raw trace has changed since"

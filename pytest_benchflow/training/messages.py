@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 # Keys that hold a model's private reasoning, at any depth of a recorded answer.
 REASONING_KEYS = frozenset({"reasoning_content", "thinking_blocks", "private_reasoning", "provider_specific_fields"})
 _REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking"})
-# One of these is in every key and type above.
-_REASONING_WORDS = (b"reasoning", b"thinking", b"provider_specific_fields")
+# One of these is in every key and type above, and in a part that is marked as a thought.
+_REASONING_WORDS = (b"reasoning", b"thinking", b"provider_specific_fields", b'"thought"')
 
 
 class Messages:
@@ -132,4 +132,7 @@ def _without_reasoning(value: Any) -> Any:
 
 
 def _is_reasoning(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("type") in _REASONING_TYPES
+    if not isinstance(item, dict):
+        return False
+    kind = item.get("type")
+    return (isinstance(kind, str) and kind in _REASONING_TYPES) or item.get("thought") is True

@@ -177,6 +177,27 @@ def test_reasoning_is_stripped_from_messages_and_answers(tmp_path: Path) -> None
     assert row.row["info"]["reasoning_parts_stripped"] == 1
 
 
+def test_thoughts_of_gemini_are_stripped_and_its_calls_kept(tmp_path: Path) -> None:
+    parts = [
+        {"text": "private thought", "thought": True},
+        {"text": "Done."},
+        {"functionCall": {"id": "c1", "name": "finish", "args": {"message": "ok"}}},
+    ]
+    record = exchange(OPENING, assistant("Done."))
+    record["request"]["path"] = "/v1beta/models/gemini-invented:streamGenerateContent"
+    record["request"]["body"] = {"contents": [{"role": "user", "parts": [{"text": "Fix the tests."}]}]}
+    record["response"]["body"] = {
+        "candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 2, "totalTokenCount": 11},
+        "modelStatus": [{"type": ["of no shape that anyone expects"]}],
+    }
+    row = row_of(tmp_path, [record])
+    assert "private thought" not in row.line().decode()
+    assert row.row["info"]["reasoning_parts_stripped"] == 1
+    (message,) = row.row["completion"]
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["finish"]
+
+
 def test_later_system_messages_are_folded_into_the_first(tmp_path: Path) -> None:
     talk = Talk()
     talk.ask(assistant("", call("c1")))

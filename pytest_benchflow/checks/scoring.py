@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.records.values import mapping, number, reward_of
+from pytest_benchflow.records.owner import TaskText
+from pytest_benchflow.records.values import mapping, number, reward_of, sequence
 from pytest_benchflow.records.verifier import dead_bootstrap
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ _LONGEST = 1 << 20
 @check(category="verifier", needs=("result",))
 def check_verifier_could_start(rollout: Rollout) -> None:
     """A reward of 0 is that of tests which ran, not of a verifier that could not install or start them."""
+    task = TaskText(asked=_asked(rollout))
     for place, reward in _scored(rollout):
-        dead = dead_bootstrap(place) if reward is not None and reward <= 0 else None
+        dead = dead_bootstrap(place, task) if reward is not None and reward <= 0 else None
         assert dead is None, f"the verifier could not start its tests, so that its reward says nothing: {dead}"
 
 
@@ -47,6 +49,15 @@ def _written(place: Path) -> float | None:
         return number(float(plain)) if plain is not None else None
     except ValueError:
         return None
+
+
+def _asked(rollout: Rollout) -> str:
+    """Return what the agent was asked: whether it had to install what its verifier misses."""
+    try:
+        prompts = sequence(orjson.loads(_text(rollout.dir.prompts) or "[]"))
+    except ValueError:
+        return ""
+    return "\n".join(str(mapping(item).get("prompt") or item) for item in prompts)
 
 
 def _text(path: Path) -> str | None:

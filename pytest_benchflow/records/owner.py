@@ -23,10 +23,14 @@ _TOOLS = re.compile(
     r"|expect|xmllint|timeout|diff|cmp|file|lsof|pgrep|shellcheck"
 )
 _MODULES = re.compile(
-    r"numpy|pandas|scipy|torch|torchvision|tensorflow|transformers|matplotlib|requests|httpx|aiohttp|lxml|openpyxl|pypdf"
-    r"|pdfplumber|psutil|hypothesis|pexpect|networkx|jsonschema|pydantic|sympy|nltk|polars|pyarrow|duckdb|paramiko"
-    r"|playwright|selenium|testthat|jsonlite|rspec|minitest|chai|mocha|jest|vitest|jsdom|puppeteer|sklearn|PIL|cv2|yaml"
-    r"|bs4|docx|pptx|dateutil|skimage"
+    r"numpy|pandas|scipy|torch|torchvision|torchaudio|tensorflow|keras|jax|transformers|tokenizers|onnx|onnxruntime"
+    r"|matplotlib|seaborn|plotly|sklearn|skimage|statsmodels|xgboost|lightgbm|numba|sympy|mpmath|networkx|cvxpy|casadi"
+    r"|ortools|pulp|shapely|geopandas|astropy|rdkit|rdflib|nltk|spacy|rapidfuzz|Levenshtein|polars|pyarrow|duckdb"
+    r"|requests|httpx|aiohttp|websockets?|grpc|flask|fastapi|uvicorn|starlette|django|sqlalchemy|psycopg2?|pymysql|pymongo"
+    r"|boto3|botocore|paramiko|playwright|selenium|bs4|lxml|yaml|tomli?|orjson|ujson|msgpack|zstandard|jsonschema|pydantic"
+    r"|jinja2|dateutil|pytz|tqdm|psutil|pexpect|hypothesis|freezegun|openpyxl|xlrd|xlsxwriter|docx|pptx|pypdf|PyPDF2|fitz"
+    r"|pdfplumber|reportlab|PIL|cv2|imageio|librosa|soundfile|pydub|moviepy|mutagen|cryptography|Crypto|jwt|nbformat"
+    r"|testthat|jsonlite|rspec|minitest|chai|mocha|jest|vitest|jsdom|puppeteer|supertest"
 )
 _PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv", "yaml": "pyyaml", "bs4": "beautifulsoup4"} | {
     name: f"python-{name}" for name in ("docx", "pptx", "dateutil")
@@ -38,25 +42,27 @@ _INSTALL = r"[Ii]nstall|[Ss]et(?:ting)?[ -]up|[Uu]pgrade|[Dd]owngrade"
 class TaskText:
     """What a task says: it tells whose a missing thing is. Names are looked for as whole words.
 
-    `asked` are its instructions, solutions and the names of its environment's files; `script` is test.sh with the texts
-    beside it, None where the task is not at hand; `own_names` are the names of the files beside test.sh.
+    `asked` are its instructions, `made` its solutions and the names of its environment's files; `script` is test.sh
+    with the texts beside it, None where the task is not at hand; `own_names` are the names of the files beside test.sh.
     """
 
     asked: str = ""
+    made: str = ""
     script: str | None = None
     own_names: frozenset[str] = frozenset()
 
     def names(self, name: str) -> bool:
         """Tell whether the task speaks of a name: then it is the agent's to make, or was its to keep."""
-        return _has_word(self.asked, name)
+        return _has_word(self.asked, name) or _has_word(self.made, name)
 
-    def asks_to_install(self, name: str) -> bool:
-        """Tell whether the task wants a well-known thing installed, in one line."""
+    def asks_for(self, name: str) -> bool:
+        """Tell whether the task wants a well-known thing installed, in one line, or has a file of that name."""
         ordered = rf"(?:{_INSTALL})[^\n]{{0,300}}?(?<![\w-]){re.escape(name)}(?![\w-])"
-        return re.search(ordered, self.asked.replace("\\\n", " ")) is not None
+        a_file = rf"(?:^|[\s`'\"(=])(?:~?/(?:[\w.-]+/)*{re.escape(name)}|{re.escape(name)}\.(?:py|m?js))(?![\w-])"
+        return bool(re.search(ordered, self.asked) or re.search(a_file, self.asked))
 
     def speaks_of_tests(self) -> bool:
-        """Tell whether the task has tests of its own, which the agent has to write or to keep."""
+        """Tell whether the task is about tests, which the agent then has to write or to keep."""
         return re.search(r"\btests?\b|\btest_", self.asked) is not None
 
     def runs(self, name: str) -> bool:
@@ -87,7 +93,7 @@ def _is_its_tool(thing: Missing, task: TaskText) -> bool:
         return False
     runs = task.runs(name)
     if _TOOLS.fullmatch(name):
-        return (runs or thing.place == "verifier") and not task.asks_to_install(name)
+        return (runs or thing.place == "verifier") and not task.asks_for(name)
     return runs and not task.names(name)
 
 
@@ -98,7 +104,7 @@ def _is_its_module(thing: Missing, task: TaskText) -> bool:
     if ".so" in thing.name or name in sys.stdlib_module_names:
         return thing.place == "verifier"
     if _MODULES.fullmatch(name):
-        return not any(task.asks_to_install(known) for known in (name, _PACKAGES.get(name, name)))
+        return not any(task.asks_for(known) for known in (name, _PACKAGES.get(name, name)))
     return task.script is not None and (thing.place == "verifier" or task.runs(name)) and not task.names(name)
 
 

@@ -27,7 +27,7 @@ _HINTS = {
     "internal": "this is a fault of pytest-benchflow: please report it with error_details of result.json",
     "no_reward": "the verifier must write a finite number to /logs/verifier/reward.txt or reward.json",
     "invalid_reward": "the verifier must write a finite number to /logs/verifier/reward.txt or reward.json",
-    "bootstrap": "the verifier needs a tool or a download that this sandbox has not; another --benchflow-sandbox may",
+    "bootstrap": "the verifier lacks a tool, a module or a test of its own; another --benchflow-sandbox may have it",
     "crash": "run the agent oracle: when it fails too, the task's own verifier is broken",
 }
 _HINT_OF_ORACLE = "the task's own solution gets no score either: its verifier is broken, or misses something here"

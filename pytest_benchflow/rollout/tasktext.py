@@ -18,13 +18,14 @@ _LONGEST_FILE = 256 * 1024
 
 
 def task_text(task: Task, step: Step) -> TaskText:
-    """Return what the task says; of a long file or a large directory the beginning counts."""
+    """Return what the task says up to a step; of a long file or a large directory the beginning counts."""
     beside = list(_files([step.shared_tests, step.tests]))
     solutions = _files(other.solution for other in task.steps)
     laid_out = [task.environment_dir, *(other.workdir for other in task.steps)]
     places = [str(path.relative_to(root)) for root in laid_out if root for path in _files([root])]
     return TaskText(
-        asked="\n".join([*(other.instruction for other in task.steps), *map(_read, solutions), *places]),
+        asked="\n".join(other.instruction for other in task.steps[: task.steps.index(step) + 1]),
+        made="\n".join([*map(_read, solutions), *places]),
         script="\n".join(map(_read, beside)),
         own_names=frozenset(path.name for path in beside),
     )

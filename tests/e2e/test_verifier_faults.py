@@ -101,6 +101,21 @@ def test_a_module_of_the_agents_that_cannot_be_imported_is_its_failure(
     assert (rollout.verdict, rollout.reward) == ("fail", 0), rollout.result["verifier_error"]
 
 
+@pytest.mark.parametrize(
+    ("instruction", "verdict"),
+    [
+        pytest.param("Install phpunit, so that it is on the PATH.\n", "fail", id="asked-to-install"),
+        pytest.param("Write /app/answer.php.\n", "unhealthy", id="not-asked-to"),
+    ],
+)
+def test_a_known_tool_is_the_verifiers_unless_the_task_asks_to_install_it(
+    make_task: MakeTask, tmp_path: Path, instruction: str, verdict: str
+) -> None:
+    task = make(make_task, f"phpunit /app; {ZERO}")
+    (task / "instruction.md").write_text(instruction)
+    assert run(task, tmp_path).verdict == verdict
+
+
 def test_what_the_environment_brought_was_the_agents_to_keep(make_task: MakeTask, tmp_path: Path) -> None:
     task = make(make_task, f"cd /app && python3 -c 'import freebusy'; {ZERO}")
     (task / "environment" / "app" / "freebusy").mkdir(parents=True)

@@ -23,7 +23,7 @@ jq .total /app/out.json; fmtcheck /app/solution.py; /app/out.sh; ledger balance
 python3 -c 'import missing_lib'
 if [ $? -eq 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
-AT_HAND = TaskText(ASKED, SCRIPT, frozenset(("test.sh", "test_outputs.py")))
+AT_HAND = TaskText(ASKED, "", SCRIPT, frozenset(("test.sh", "test_outputs.py")))
 
 
 def judge(directory: Path, output: str, task: TaskText | None, name: str = "test-stdout.txt") -> str | None:
@@ -238,22 +238,25 @@ def test_a_failed_test_is_not_a_dead_verifier(tmp_path: Path, output: str, task:
 def test_a_name_that_only_the_verifier_uses_is_its_own(tmp_path: Path, output: str) -> None:
     assert judge(tmp_path, output, AT_HAND)
     assert judge(tmp_path, output, None) is None
+    for made in ("pip install rareorbit missing_lib; cp fmtcheck /usr/bin", "fmtcheck/x missing_lib/y rareorbit/z"):
+        assert judge(tmp_path, output, TaskText(ASKED, made, SCRIPT)) is None
 
 
 @pytest.mark.parametrize(
     ("asked", "output"),
     [
         pytest.param("Install jq.", DEAD["jq"], id="tool"),
-        pytest.param("#!/bin/sh\napt-get install -y \\\n  jq\n", DEAD["jq"], id="tool-that-the-solution-installs"),
+        pytest.param("Write /app/bin/jq.", DEAD["jq"], id="tool-to-be-written"),
         pytest.param("pip install numpy==2.0", DEAD["library-of-a-test"], id="library"),
+        pytest.param("Write numpy.py.", DEAD["library-of-a-test"], id="module-to-be-written"),
         pytest.param(
             "Set up scikit-learn.", import_error(IN_TEST, error="ImportError: No module named 'sklearn'"), id="package"
         ),
     ],
 )
-def test_what_the_task_asks_to_install_is_the_agents(tmp_path: Path, asked: str, output: str) -> None:
-    assert judge(tmp_path, output, TaskText(asked, SCRIPT)) is None
-    assert judge(tmp_path, output, TaskText("Use jq and numpy.", SCRIPT))
+def test_a_known_name_is_the_agents_where_the_task_asks_for_it(tmp_path: Path, asked: str, output: str) -> None:
+    assert judge(tmp_path, output, TaskText(asked, script=SCRIPT)) is None
+    assert judge(tmp_path, output, TaskText("Use jq and numpy.", "pip install numpy jq", SCRIPT))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +270,7 @@ def test_tests_of_the_working_directory_are_the_agents_where_it_was_asked_for_th
     tmp_path: Path, asked: str, *, dead: bool
 ) -> None:
     output = "rootdir: /app\ncollected 0 items\n\n============ no tests ran in 0.00s ============"
-    assert bool(judge(tmp_path, output, TaskText(asked, SCRIPT))) is dead
+    assert bool(judge(tmp_path, output, TaskText(asked, script=SCRIPT))) is dead
 
 
 def test_a_report_of_executed_tests_is_proof_of_life(tmp_path: Path) -> None:
@@ -301,7 +304,7 @@ def test_links_and_missing_files_say_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("filling", ["\n", " ", "a", "=", "E ", "x: ", "a/b.py:1: in ", "1 ", "\u2018"])
 def test_a_huge_log_is_judged_by_its_ends_in_time(tmp_path: Path, filling: str) -> None:
-    middle = filling * (8_000_000 // len(filling))
+    middle = filling * (2_000_000 // len(filling))
     begun = time.process_time()
     assert judge(tmp_path, f"test.sh: line 9: pytest: command not found\n{middle}\n", None)
     assert judge(tmp_path, f"test.sh: line 9: pytest: command not found\n{middle}\n3 failed in 0.1s\n", None) is None

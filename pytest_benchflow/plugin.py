@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pytest_benchflow.collect.selection import Selection
     from pytest_benchflow.report.terminal import RolloutReport
 
+# Shipped checks are plain asserts; rewriting must be set up before they are imported (an editable install loses it).
+pytest.register_assert_rewrite("pytest_benchflow.checks")
+
 MARKERS = (
     f'{MARKER}(path): the task directory of this test, such as "tasks/csv-report", relative to the root directory.',
     "benchflow: items made from a task directory (added by pytest-benchflow).",
@@ -233,8 +236,8 @@ class _Listener:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Hand on a report that this package has added to, before pytest writes its letter."""
-        if hasattr(report, "benchflow_role") or hasattr(report, "benchflow_rollout"):
+        """Hand on reports from the first that this package has added to, before pytest writes its letter."""
+        if _REPORT in self._config.stash or hasattr(report, "benchflow_role") or hasattr(report, "benchflow_rollout"):
             self._report().hear(report)
 
     @pytest.hookimpl(wrapper=True)
@@ -253,7 +256,9 @@ class _Listener:
         from pytest_benchflow.report.terminal import RolloutReport
 
         if _REPORT not in self._config.stash:
-            self._config.stash[_REPORT] = RolloutReport(self._config, self._config.stash[RUNS].settings)
+            made = self._config.stash[_REPORT] = RolloutReport(self._config, self._config.stash[RUNS].settings)
+            if _distributes(self._config) and not _selection(self._config).in_use:
+                made.announce()
         return self._config.stash[_REPORT]
 
 

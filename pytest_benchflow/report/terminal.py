@@ -51,6 +51,7 @@ class RolloutReport:
         self._reasons: dict[str, str] = {}  # why a cell left no rollout, by file and cell of the items that say so
         self._shown: list[str] = []  # the rollout whose line is open, and the phases it has shown
         self._told: set[str] = set()  # items whose line says how they ended
+        self._line_open = False  # under xdist: the line of a rollout awaits its percentage
 
     @property
     def all_skipped(self) -> bool:
@@ -101,6 +102,8 @@ class RolloutReport:
     def hear(self, report: pytest.TestReport) -> None:
         """Take note of a report, and tell how a rollout ended that it is the first to tell of."""
         role, summary = role_of(report), summary_of(report)
+        if self._line_open and report.nodeid not in self._told and (report.when == "call" or not report.passed):
+            self._end_line()
         if role:
             self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
         if reason := left_out_of(report):
@@ -118,6 +121,12 @@ class RolloutReport:
                 self._told.add(report.nodeid)
             else:
                 self._name_file(report)
+
+    def announce(self) -> None:
+        """Say what runs, under xdist, where it is known only when a worker tells of a rollout."""
+        if self._terminal is not None and self._verbosity >= 0:
+            self._end_line()
+            self._terminal.write_line(header(self._settings))
 
     def unheard_of(self, job_dir: Path, session_id: str) -> list[str]:
         """Return the directories of rollouts of this session that no report has told of."""
@@ -223,8 +232,9 @@ class RolloutReport:
         if role == "rollout":
             self._told.add(report.nodeid)
         if self._distributed:
-            terminal.write("\n")
-            terminal.currentfspath = None
+            self._line_open = True
+            if verbose:
+                self._end_line()
         elif role != "rollout" and not verbose:
             terminal.currentfspath = None
             self._name_file(report)
@@ -239,14 +249,20 @@ class RolloutReport:
             trial=summary.trial,
         )
 
-    def _begin_line(self, text: str) -> None:
-        """Write a line after pytest's own, which gets its percentage; pytest ends it when it has more to say."""
-        terminal = self._terminal
+    def _end_line(self) -> None:
+        """End the line that is being written, with its percentage."""
+        terminal, self._line_open = self._terminal, False
         if self._width and self._verbosity == 0 and not self._just_named and terminal._show_progress_info:
             # pytest offers no public way to end a line as it does itself.
             terminal._write_progress_information_filling_space()
         if self._width or not self._distributed:
             terminal.write("\n")
+        terminal.currentfspath = None
+
+    def _begin_line(self, text: str) -> None:
+        """Write a line after pytest's own; pytest ends it when it has more to say."""
+        terminal = self._terminal
+        self._end_line()
         terminal.write(text, flush=True)
         terminal.currentfspath = -2  # what pytest itself says for: the line is not empty
 
@@ -255,7 +271,7 @@ class RolloutReport:
 
         Where pytest finds no room for its percentage it would begin a new line, and leave that empty.
         """
-        kept = _PERCENTAGE if self._verbosity == 0 and not self._distributed else 0
+        kept = _PERCENTAGE if self._verbosity == 0 else 0
         room = self._config.get_terminal_writer().fullwidth - kept
         fits = self._width + len(_GAP) + len(text) + also <= room
         self._terminal.write(_GAP if fits else f"{_GAP.rstrip()}\n  ")

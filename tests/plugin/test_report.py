@@ -67,13 +67,54 @@ def test_a_line_for_each_rollout_under_xdist_and_none_when_quiet(bench: Bench) -
     bench.task()
     done = bench.run("tasks", *BOTH[1:], "-n", "2")
     for line in (
-        r"hello · oracle: sandbox · agent · verifier · solved  \d+\.\d s",
-        r"hello · nop: sandbox · agent · verifier · unsolved  \d+\.\d s",
+        r"hello · oracle: sandbox · agent · verifier · solved  \d+\.\d s +\[ *\d+%\]",
+        r"hello · nop: sandbox · agent · verifier · unsolved  \d+\.\d s +\[ *\d+%\]",
     ):
         assert sum(re.fullmatch(line, found) is not None for found in done.outlines) == 1
     quiet = bench.run("tasks", "-m", "rollout", *BOTH[1:], "-q")
     assert quiet.outlines[0].startswith("Su ")
     assert "hello · oracle" not in quiet.stdout.str()
+
+
+def test_each_line_under_xdist_has_its_percentage(bench: Bench) -> None:
+    bench.task("fine")
+    bench.task("unsolvable", solve="#!/bin/sh\ntrue\n")
+    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "-n", "2")
+    start = next(number for number, line in enumerate(done.outlines) if line.endswith("workers [2 items]"))
+    shown = sorted(
+        re.sub(r"\d+\.\d s( F)? +\[ *\d+%\]$", r"N s\1 [%]", line) for line in done.outlines[start + 2 : start + 4]
+    )
+    assert shown == [
+        "fine · oracle: sandbox · agent · verifier · solved  N s [%]",
+        "unsolvable · oracle: sandbox · agent · verifier · unsolved  N s F [%]",
+    ]
+    assert done.outlines[start + 3].endswith("[100%]")
+    assert done.outlines[start + 4] == ""
+
+
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
+def test_a_header_says_what_tests_written_by_hand_will_run(bench: Bench, workers: str) -> None:
+    bench.task()
+    file = bench.pytester.makepyfile(
+        """
+        import pytest
+
+
+        def test_before():
+            pass
+
+
+        @pytest.mark.benchflow_task("tasks/hello")
+        def test_it(rollout):
+            pass
+        """
+    )
+    bench.ini("benchflow_agent = oracle")
+    done = bench.run(file.name, "-n", workers)
+    assert done.ret == 0
+    heads = [line for line in done.outlines if line.startswith("benchflow: oracle · replay · local · ")]
+    assert len(heads) == 1
+    assert not [line for line in bench.run(file.name, "-n", workers, "-k", "before").outlines if "benchflow: " in line]
 
 
 def test_the_line_of_a_rollout_that_a_test_asks_for_leaves_room_for_its_letter(bench: Bench) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 if TYPE_CHECKING:
     from pytest_benchflow.checks import check as check
     from pytest_benchflow.records.rollout import Rollout as Rollout
@@ -21,10 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Rollout", "RolloutConfig", "check", "run_rollout"]
 
-# Shipped checks are plain asserts; rewriting must be set up before they are imported (an editable install loses it).
-pytest.register_assert_rewrite("pytest_benchflow.checks")
-
-# Imported when first asked for: pytest loads this package at every start.
+# Imported when first asked for: pytest loads this package at every start, and the command line works without pytest.
 _HOMES = {
     "Rollout": "records.rollout",
     "RolloutConfig": "rollout.config",

@@ -33,11 +33,12 @@ class Line:
 def each_line(path: Path) -> Iterator[Line]:
     """Yield each line that is not blank; only a newline ends a line. Memory: 2 MiB, or twice the longest line.
 
-    A file of one huge line takes the memory of that line. Raises: OSError.
+    A line is there until the next is asked for. A file of one huge line takes the memory of that line. Raises: OSError.
     """
     with path.open("rb", buffering=0) as file:
         number = offset = 0
         size = _WINDOW
+        line = Line(0, b"", 0, 0, ended=True)
         while True:
             # What is left of a window is read again at the beginning of the next, so that each line lies in one.
             data = _read(file.fileno(), size, offset)
@@ -45,14 +46,16 @@ def each_line(path: Path) -> Iterator[Line]:
             while (end := data.find(b"\n", start)) >= 0:
                 number += 1
                 if not _is_blank(data, start, end):
-                    yield Line(number, data, start, end, ended=True)
+                    line = Line(number, data, start, end, ended=True)
+                    yield line
                 start = end + 1
             if len(data) < size:
                 break
             offset += start
             if 2 * start < size:
                 size = min(size * (2 if size < _LARGE else 8), max(size, os.fstat(file.fileno()).st_size - offset + 1))
-            del data
+            # Whoever got the last line still holds it, and a window must not outlive the next.
+            line.buffer = data = b""
         if not _is_blank(data, start, len(data)):
             yield Line(number + 1, data, start, len(data), ended=False)
 

@@ -36,7 +36,10 @@ def read_exchanges(path: Path) -> Log:
     Raises: OSError.
     """
     folder = _FOLDERS.exchanges.start()
-    return [_record(path, line, folder.parse) for line in each_line(path)]
+    log = [_record(path, line, folder.parse) for line in each_line(path)]
+    # Lets go of what other files do not have in common with this one.
+    folder.start()
+    return log
 
 
 def read_rows(path: Path) -> Log:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.checks import artifacts
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -49,3 +51,15 @@ def test_a_session_without_tasks_imports_only_what_every_session_needs(tmp_path:
     loaded = done.stdout.rpartition("OURS")[2]
     rooms = {name.strip(" '[]").partition(".")[2] for name in loaded.split(",")}
     assert {room.strip(" '[]\n") for room in rooms} == {"", "errors", "fixtures", "hookspecs", "plugin", "settings"}
+
+
+def test_the_command_line_does_not_load_pytest(tmp_path: Path) -> None:
+    program = "import sys, pytest_benchflow.cli, pytest_benchflow.report.review; print('pytest' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_asserts_of_the_shipped_checks_are_rewritten() -> None:
+    spec = artifacts.__spec__
+    assert spec is not None
+    assert type(spec.loader).__name__ == "AssertionRewritingHook"

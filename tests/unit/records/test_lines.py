@@ -41,6 +41,12 @@ def test_only_a_newline_ends_a_line(file: Path) -> None:
     assert read(file) == [(1, text.encode(), True)]
 
 
+def test_a_window_is_let_go_before_the_next_is_read(file: Path) -> None:
+    file.write_bytes(b"a" * 20 + b"\n" + b"b" * 20 + b"\n")
+    first, second = each_line(file)
+    assert (first.buffer, second.bytes()) == (b"", b"b" * 20)
+
+
 def test_an_empty_file_has_no_line(file: Path) -> None:
     file.touch()
     assert read(file) == []

@@ -292,10 +292,14 @@ def _register_installed(kind: str) -> None:
     """Take the plug-ins of installed packages that build on this one; a conftest file is nobody's to read here."""
     for entry in metadata.entry_points(group="pytest11"):
         needs = (entry.dist.requires if entry.dist else None) or ()
-        if any(_OURSELVES.match(requirement) for requirement in needs):
-            offered = getattr(entry.load(), f"pytest_benchflow_{kind}", None)
-            for name, plugin in offered().items() if offered else ():
-                registry.register(kind, name, plugin)
+        if entry.module == "pytest_benchflow.plugin" or not any(_OURSELVES.match(each) for each in needs):
+            continue
+        try:
+            offered = getattr(entry.load(), f"pytest_benchflow_{kind}", dict)()
+        except Exception as error:
+            raise UsageError(f"the installed pytest plugin {entry.name} cannot be used: {error!r}") from None
+        for name, plugin in offered.items():
+            registry.register(kind, name, plugin)
 
 
 def _doctor(_options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow import __version__, registry
 from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
@@ -295,7 +295,7 @@ def _register_installed(kind: str) -> None:
         if entry.module == "pytest_benchflow.plugin" or not any(_OURSELVES.match(each) for each in needs):
             continue
         try:
-            offered = getattr(entry.load(), f"pytest_benchflow_{kind}", dict)()
+            offered: dict[str, Any] = getattr(entry.load(), f"pytest_benchflow_{kind}", dict)()
         except Exception as error:
             raise UsageError(f"the installed pytest plugin {entry.name} cannot be used: {error!r}") from None
         for name, plugin in offered.items():

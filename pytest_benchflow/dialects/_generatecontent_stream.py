@@ -143,8 +143,8 @@ def _chunk_bodies(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if len(chunks) < 2:
         yield dict(body)
         return
-    head = {key: value for key, value in body.items() if key in ("modelVersion", "responseId")}
-    place = {key: value for key, value in candidate.items() if key == "index"}
+    head = {key: value for key, value in body.items() if key in ("candidates", "modelVersion", "responseId")}
+    place = {key: value for key, value in candidate.items() if key in ("content", "index")}
     for parts in chunks[:-1]:
         yield {**head, "candidates": [{**place, "content": {**content, "parts": parts}}]}
     yield {**body, "candidates": [{**candidate, "content": {**content, "parts": chunks[-1]}}]}

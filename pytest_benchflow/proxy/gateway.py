@@ -168,6 +168,7 @@ class GatewayEndpoint:
             bearer.strip() if scheme.lower() == "bearer" else "",
             request.headers.get("x-api-key", ""),
             request.headers.get("x-goog-api-key", ""),
+            request.query.get("key", ""),
         )
         known = self.token.encode()
         return bool(known) and any(hmac.compare_digest(each.encode(errors="replace"), known) for each in shown)

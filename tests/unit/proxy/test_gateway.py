@@ -60,6 +60,18 @@ def test_an_answer_reaches_the_agent_and_the_record_alike(tmp_path: Path, path: 
     run(work())
 
 
+def test_the_token_in_a_query_opens_the_door_and_goes_no_further(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream = ScriptedUpstream([HELLO])
+        async with door(tmp_path, upstream) as agent:
+            assert (await agent.post({"contents": []}, f"{GEMINI}?key={agent.token}&x=1", headers={})).status == 200
+            assert sent(upstream).path == f"{GEMINI}?x=1"
+            assert agent.token not in agent.rundir.llm.read_text(encoding="utf-8")
+            assert (await agent.post({"contents": []}, f"{GEMINI}?key=bf-wrong", headers={})).status == 401
+
+    run(work())
+
+
 @pytest.mark.parametrize("header", ["Authorization", "x-api-key", "x-goog-api-key"])
 def test_the_token_opens_the_door_and_stays_here(tmp_path: Path, header: str) -> None:
     async def work() -> None:

@@ -16,12 +16,13 @@ from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.tasks.load import load_task
 from pytest_benchflow.tasks.scaffold import new_task
-from tests.unit.proxy.door import CHAT, PATHS, door, run
+from tests.unit.proxy.door import CHAT, GEMINI, PATHS, STREAMS, door, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.tasks.task import Task
+    from tests.unit.proxy.door import Door
 
 SCRIPT = [
     ScriptTurn(text="A title", match="Give this a title"),
@@ -188,19 +189,46 @@ def test_another_wire_format_is_named(task: Task, recorded: dict[str, Any], tmp_
     run(work())
 
 
-@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("name", STREAMS)
 def test_every_format_can_be_recorded_and_replayed(task: Task, tmp_path: Path, name: str) -> None:
     async def work() -> None:
+        path = STREAMS[name]
         asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "input": "hi", "stream": True}
+        asked["contents"] = [{"role": "user", "parts": [{"text": "hi"}]}]
         turn = replace(SCRIPT[1], match=None)
         async with door(tmp_path / "one", ScriptedUpstream([turn])) as agent:
-            before = await agent.post(asked, PATHS[name])
-        path = write_recording(agent.rundir, task, name)
-        async with door(tmp_path / "two", ReplayUpstream(path)) as agent:
-            again = await agent.post(asked, PATHS[name])
-            whole = await agent.post({**asked, "stream": False}, PATHS[name])
+            before = await agent.post(asked, path)
+        upstream = ReplayUpstream(write_recording(agent.rundir, task, name))
+        assert upstream.model == "m"
+        async with door(tmp_path / "two", upstream) as agent:
+            again = await agent.post(asked, path)
+            whole = await agent.post({**asked, "stream": False}, path.replace(":streamG", ":g"))
             assert (again.status, again.raw) == (200, before.raw)
+            assert again.headers["Content-Type"] == before.headers["Content-Type"]
             assert whole.json == agent.records()[0]["response"]["body"]
+
+    run(work())
+
+
+def test_a_recording_of_gemini_holds_each_turn_once_and_no_system_prompt(task: Task, tmp_path: Path) -> None:
+    first = {"role": "user", "parts": [{"text": "hi"}]}
+    second = {"role": "user", "parts": [{"text": "and on"}]}
+
+    async def talk(agent: Door) -> list[Any]:
+        told = (
+            await agent.post({"contents": [first], "systemInstruction": {"parts": [{"text": "day 1"}]}}, GEMINI)
+        ).json
+        history = [first, told["candidates"][0]["content"], second]
+        return [told, (await agent.post({"contents": history, "tools": []}, GEMINI)).json]
+
+    async def work() -> None:
+        async with door(tmp_path / "one", ScriptedUpstream([ScriptTurn(text="one"), ScriptTurn(text="two")])) as agent:
+            told = await talk(agent)
+        path = write_recording(agent.rundir, task, "gemini")
+        assert "day 1" not in path.read_text()
+        assert path.read_text().count('"continues":2') == 1
+        async with door(tmp_path / "two", ReplayUpstream(path)) as agent:
+            assert await talk(agent) == told
 
     run(work())
 

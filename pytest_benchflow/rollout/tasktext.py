@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MOST_FILES = 2000
 _LONGEST_FILE = 256 * 1024
+_LONGEST_TEXT = 8 * 1024 * 1024
 
 
 def task_text(task: Task, step: Step) -> TaskText:
@@ -25,8 +26,8 @@ def task_text(task: Task, step: Step) -> TaskText:
     places = [str(path.relative_to(root)) for root in laid_out if root for path in _files([root])]
     return TaskText(
         asked="\n".join(other.instruction for other in task.steps[: task.steps.index(step) + 1]),
-        made="\n".join([*map(_read, solutions), *places]),
-        script="\n".join(map(_read, beside)),
+        made="\n".join([_texts(solutions), *places]),
+        script=_texts(beside),
         own_names=frozenset(path.name for path in beside),
     )
 
@@ -36,6 +37,12 @@ def _files(roots: Iterable[Path | None]) -> Iterator[Path]:
     return islice(found, _MOST_FILES)
 
 
-def _read(path: Path) -> str:
-    with path.open("rb") as stream:
-        return stream.read(_LONGEST_FILE).decode("utf-8", "replace")
+def _texts(paths: Iterable[Path]) -> str:
+    parts: list[str] = []
+    room = _LONGEST_TEXT
+    for path in paths:
+        with path.open("rb") as stream:
+            data = stream.read(min(room, _LONGEST_FILE))
+        parts.append(data.decode("utf-8", "replace"))
+        room -= len(data)
+    return "\n".join(parts)

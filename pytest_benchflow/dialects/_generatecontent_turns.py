@@ -176,7 +176,7 @@ class _Said:
                 self._call(mapping(value))
             elif kind == "thoughtSignature":
                 # One that stands alone is a part of its own, left out like other reasoning.
-                self._reasoning += len(part) == 1
+                self._reasoning += part.keys() <= {"thought", "thoughtSignature"}
             elif kind not in _ASIDE:
                 self.unsupported.append(kind)
 

@@ -167,6 +167,13 @@ def test_a_result_is_its_output_or_all_of_it() -> None:
     assert json.loads(whole.text) == {"output": "x", "code": 1}
 
 
+def test_a_signature_without_a_part_is_counted_as_reasoning() -> None:
+    lone, with_text = {"thought": True, "thoughtSignature": "a"}, {"text": "Done.", "thoughtSignature": "b"}
+    turn = dialect.response_turn(answer(lone, with_text, {"thoughtSignature": "c"}))
+    assert turn is not None
+    assert (turn.text, turn.reasoning, turn.unsupported) == ("Done.", 2, ())
+
+
 def test_a_second_candidate_makes_the_answer_unsupported() -> None:
     body = {"candidates": answer({"text": "a"})["candidates"] + answer({"text": "b"})["candidates"]}
     turn = dialect.response_turn(body)

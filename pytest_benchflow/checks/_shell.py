@@ -44,7 +44,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_HEREDOC = re.compile(r"<<-?[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][\w.-]*))")
+_HEREDOC = re.compile(r"(?<!<)<<-?(?!<)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([A-Za-z_][\w.-]*))")
 _TOKEN = re.compile(
     r"(?P<space>(?:[ \t\r]|\\\n)+)"
     r"|(?P<comment>#[^\n]*)"
@@ -75,6 +75,7 @@ _COPYING = _words("cp mv install ln rsync scp")
 _PATTERN_FIRST = _words("grep egrep fgrep rg ag ack sed awk gawk mawk jq perl")
 _INTERPRETERS = re.compile(r"(?:python|pypy|perl|ruby|node|nodejs|php|deno|bun)[\d.]*\Z")
 _DEPTH = 6
+_LONGEST_VALUE = 4096
 
 
 def operations(command: str, cwd: str | None = None) -> list[Operation]:
@@ -118,7 +119,7 @@ class _Reader:
         if program in ("cd", "pushd") and arguments:
             self._cwd = self._path(arguments[-1]) if arguments[-1] != "-" else None
         elif program == "for" and "in" in arguments:
-            self._variables[arguments[0]] = " ".join(arguments[arguments.index("in") + 1 :])
+            self._let(arguments[0], " ".join(arguments[arguments.index("in") + 1 :]))
         elif program in _SHELLS or program == "eval":
             yield from self._shell(program, arguments, command)
         elif program == "xargs":
@@ -223,7 +224,7 @@ class _Reader:
         while plain:
             if _ASSIGNMENT.match(plain[0]):
                 name, _, value = plain.pop(0).partition("=")
-                self._variables[name] = value
+                self._let(name, value)
             elif plain[0] in _BEFORE or plain[0] in _WITH_VALUE:
                 values = _WITH_VALUE.get(plain.pop(0), 0)
                 while plain and plain[0].startswith("-") and len(plain) > 1:
@@ -235,11 +236,15 @@ class _Reader:
             for word in plain[1:]:
                 name, equals, value = word.partition("=")
                 if equals:
-                    self._variables[name] = value
+                    self._let(name, value)
         return plain
 
+    def _let(self, name: str, value: str) -> None:
+        # Values that double with each line would soon fill the memory.
+        self._variables[name] = value if len(value) <= _LONGEST_VALUE else ""
+
     def _expand(self, word: str) -> str:
-        if "$" not in word:
+        if "$" not in word or word.count("$") > _LONGEST_VALUE // 64:
             return word
         return _VARIABLE.sub(lambda m: self._variables.get(m.group(1) or m.group(2), m.group()), word)
 
@@ -288,22 +293,29 @@ def _commands(script: str) -> Iterator[_Command]:
 
 def _without_heredocs(script: str) -> tuple[str, list[str]]:
     """Return the script with a mark in the place of each here-document, and the documents in order."""
+    script = script.replace("\x00", "")
     if "<<" not in script:
-        return script.replace("\x00", ""), []
+        return script, []
     documents: list[str] = []
     kept: list[str] = []
-    lines = iter(script.replace("\x00", "").split("\n"))
-    for line in lines:
-        ends = [match for match in _HEREDOC.finditer(line) if not line[: match.start()].endswith("<")]
-        for match in ends:
+    lines = script.split("\n")
+    ends = {line.strip(): number for number, line in enumerate(lines)}  # the last line of each wording
+    number = 0
+    while number < len(lines):
+        line, number = lines[number], number + 1
+        parts: list[str] = []
+        done = 0
+        for match in _HEREDOC.finditer(line):
             word = next(group for group in match.groups() if group is not None)
-            body = []
-            for inner in lines:
-                if inner.strip("\t") == word or inner.strip() == word:
-                    break
-                body.append(inner)
-            documents.append("\n".join(body))
-        kept.append(_HEREDOC.sub(" \x00 ", line) if ends else line)
+            # Without a line that ends it, it is an operator of some other language.
+            if ends.get(word, -1) < number:
+                continue
+            end = next(place for place in range(number, len(lines)) if lines[place].strip() == word)
+            documents.append("\n".join(lines[number:end]))
+            number = end + 1
+            parts += line[done : match.start()], " \x00 "
+            done = match.end()
+        kept.append("".join((*parts, line[done:])))
     return "\n".join(kept), documents
 
 

@@ -37,8 +37,9 @@ def strict(data: bytes | bytearray) -> Any:
     """Parse strict JSON that readers cannot disagree on: UTF-8, no key twice, no NaN. Raises: ValueError."""
     try:
         value = orjson.loads(data)
-        # A key that is there twice is written once: as many quotes out as in means that none was.
-        if data.count(b'"') == orjson.dumps(value).count(b'"') and not _HIDDEN.search(data):
+        written = orjson.dumps(value)
+        # A key that is there twice is written once: the same text, or as many quotes out as in, means that none was.
+        if written == data or (data.count(b'"') == written.count(b'"') and not _HIDDEN.search(data)):
             return value
     except (orjson.JSONDecodeError, TypeError):
         pass  # the careful reader knows lone surrogates, and says better what is wrong

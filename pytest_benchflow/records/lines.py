@@ -31,13 +31,14 @@ class Line:
 
 
 def each_line(path: Path) -> Iterator[Line]:
-    """Yield each line that is not blank; only a newline ends a line. Memory: 2 MiB, or twice the longest line.
+    """Yield each line that is not blank; only a newline ends a line. Memory: 4 MiB, or twice the longest line.
 
     A line is there until the next is asked for. A file of one huge line takes the memory of that line. Raises: OSError.
     """
     with path.open("rb", buffering=0) as file:
         number = offset = 0
-        size = _WINDOW
+        total = os.fstat(file.fileno()).st_size
+        size = total + 1 if total < 4 * _WINDOW else _WINDOW
         line = Line(0, b"", 0, 0, ended=True)
         while True:
             # What is left of a window is read again at the beginning of the next, so that each line lies in one.

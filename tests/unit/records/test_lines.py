@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(lines, "_WINDOW", 16)
+    monkeypatch.setattr(lines, "_WINDOW", 4)
     monkeypatch.setattr(lines, "_LARGE", 64)
     return tmp_path / "log.jsonl"
 
@@ -28,6 +28,13 @@ def read(path: Path) -> list[tuple[int, bytes, bool]]:
 def test_lines_of_any_length_come_whole(file: Path, length: int) -> None:
     file.write_bytes(b"a" * length + b"!\n" + b"b" * length + b"!\n" + b"c")
     assert read(file) == [(1, b"a" * length + b"!", True), (2, b"b" * length + b"!", True), (3, b"c", False)]
+
+
+@pytest.mark.parametrize("window", [8, 9, 10, 11, 100])
+def test_lines_shorter_than_a_window_come_whole(file: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_WINDOW", window)
+    file.write_bytes(b"".join(b"%03d\n" % number for number in range(100)))
+    assert read(file) == [(number + 1, b"%03d" % number, True) for number in range(100)]
 
 
 def test_blank_lines_are_left_out_and_counted(file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.records.missing import Missing, Place, Places, is_own_place, lines
@@ -17,6 +18,7 @@ _IMPORT = lines(
 _FRAME = re.compile(r"^(?:(?:E +| +)File \"(?P<file>[^\"]+)\", line \d+|(?P<short>[^\s:]+):\d+: in )", re.MULTILINE)
 _TRACE_BEGINS = re.compile(r"^(?:E +)?(?:Traceback|_{3,} |ImportError while )", re.MULTILINE)
 _LONGEST_TRACE = 64 * 1024
+_MOST = 200  # import errors that are looked into: each costs a look back over its trace
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/(?:python|pypy)|^<frozen |/importlib/|\.zip/")
 _PROGRAM = re.compile(r"(?:^|/)bin/[^/]+$")
 
@@ -42,7 +44,7 @@ _FAILED_AT = re.compile(r"(?:\nE.*)*\n\n?(?P<at>[^\s:]+):\d+: ModuleNotFoundErro
 def missing_modules(text: str, places: Places) -> Iterator[Missing]:
     """Yield the modules that were missing before a test could run, with the file that imports them."""
     seen = set()
-    for found in _IMPORT.finditer(text):
+    for found in islice(_IMPORT.finditer(text), _MOST):
         name = found["name"] or found["library"]
         seen.add(name)
         yield Missing(found.group(0).removeprefix("E ").strip(), "module", name, _importer(text, found.start(), places))
@@ -63,7 +65,7 @@ def modules_missed_by_tests(text: str, places: Places) -> list[Missing]:
     An import error that stands further down in an error's text is a quotation.
     """
     missed = []
-    for found in _IMPORT.finditer(text):
+    for found in islice(_IMPORT.finditer(text), _MOST):
         line, before = found.group(0), text.rfind("\n", 0, max(0, found.start() - 1)) + 1
         if line.startswith("E ") and found["name"] and not text.startswith("E ", before):
             at = _FAILED_AT.match(text, found.end())

@@ -302,7 +302,9 @@ def test_links_and_missing_files_say_nothing(tmp_path: Path) -> None:
     assert dead_bootstrap(tmp_path / "nowhere") is None
 
 
-@pytest.mark.parametrize("filling", ["\n", " ", "a", "=", "E ", "x: ", "a/b.py:1: in ", "1 ", "\u2018"])
+@pytest.mark.parametrize(
+    "filling", ["\n", " ", "a", "=", "E ", "x: ", "a/b.py:1: in ", "1 ", "\u2018", f"{NO_NUMPY}\n"]
+)
 def test_a_huge_log_is_judged_by_its_ends_in_time(tmp_path: Path, filling: str) -> None:
     middle = filling * (2_000_000 // len(filling))
     begun = time.process_time()

@@ -98,19 +98,23 @@ _parts: WeakKeyDictionary[Rollout, list[tuple[str, dict[str, Any]]]] = WeakKeyDi
 def row_parts(rollout: Rollout) -> list[tuple[str, dict[str, Any]]]:
     """Return the row without its steps, and each step, with where it stands; of a prompt only what is new in it.
 
-    A step's prompt mostly repeats the one before it: messages that both begin with are left out.
+    A step's prompt mostly repeats the one before it, and what the row's own conversation holds: those messages are left
+    out.
     """
     parts = _parts.get(rollout)
     if parts is None:
         row = the_row(rollout)
         parts = [("results.jsonl", {key: value for key, value in row.items() if key != "trajectory"})]
         known: list[Any] = []
+        # The row keeps them alive, so that an id stays the message's.
+        own = {id(message) for key in ("prompt", "completion") for message in sequence(row.get(key))}
         for number, step in enumerate(sequence(row.get("trajectory"))):
             if not isinstance(step, dict):
                 continue
             prompt = sequence(step.get("prompt"))
             repeated = len(known) if prompt[: len(known)] == known else 0
-            parts.append((f"results.jsonl: trajectory[{number}]", {**step, "prompt": prompt[repeated:]}))
+            fresh = [message for message in prompt[repeated:] if id(message) not in own]
+            parts.append((f"results.jsonl: trajectory[{number}]", {**step, "prompt": fresh}))
             known = prompt
         _parts[rollout] = parts
     return parts

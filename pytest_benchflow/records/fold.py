@@ -8,7 +8,6 @@ ordinary JSON values; equal elements of such arrays are the same objects.
 from __future__ import annotations
 
 import codecs
-import itertools
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.lines import Line
 
-_SPACE = b" \t\r\n"
-_AFTER_ELEMENT = b",] \t\r\n"
+SPACE = b" \t\r\n"
+AFTER_ELEMENT = b",] \t\r\n"
 _PIECE = 1 << 14
 _AFTER = 16
 _COMMA = ord(",")
@@ -44,7 +43,7 @@ class _Known:
     def opens(self, buffer: bytes, start: int, end: int) -> bool:
         """Tell whether an array that starts there begins with all of this one."""
         after = start + len(self.data)
-        return after < end and buffer[after] in _AFTER_ELEMENT and buffer.startswith(self.data, start, end)
+        return after < end and buffer[after] in AFTER_ELEMENT and buffer.startswith(self.data, start, end)
 
     def shared(self, buffer: bytes, start: int, end: int) -> int:
         """Return how many of the known ends an array that starts there has too."""
@@ -55,7 +54,7 @@ class _Known:
             middle = (low + high + 1) // 2
             size = self.ends[middle - 1]
             after = start + size
-            same = after < end and buffer[after] in _AFTER_ELEMENT
+            same = after < end and buffer[after] in AFTER_ELEMENT
             same = same and buffer.startswith(memoryview(self.data)[:size], start, end)
             low, high = (middle, high) if same else (low, middle - 1)
         return low
@@ -67,7 +66,7 @@ class _Known:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class Span:
     """An array that was taken out of a line: from `[` up to and including `]`."""
 
     start: int
@@ -76,17 +75,11 @@ class _Span:
 
 
 class Folder:
-    """Parse the lines of one file; `keys` name the arrays that repeat, `holders` finds the objects that have them.
+    """Parse the lines of one file; `keys` name the arrays that repeat, `holders` finds the objects that have them."""
 
-    Each key is looked for once a line, or, with `within`, one key again and again inside a line.
-    """
-
-    def __init__(
-        self, keys: Sequence[str], holders: Callable[[Any], Iterable[dict[str, Any]]], *, within: bool = False
-    ) -> None:
+    def __init__(self, keys: Sequence[str], holders: Callable[[Any], Iterable[dict[str, Any]]]) -> None:
         self._tokens = {key: f'"{key}"'.encode() for key in keys}
         self._holders = holders
-        self._within = within
         self._known: dict[str, list[_Known]] = {key: [] for key in keys}
         self._after: dict[str, bytes] = {}  # what follows an array of this key
         # The keys of the line before, in their order: what is not there is not searched for through a whole line.
@@ -120,7 +113,7 @@ class Folder:
         # An array of such a name stands where none is expected, or there is none.
         return strict(line.bytes())
 
-    def _restore(self, value: Any, spans: list[_Span]) -> bool:
+    def _restore(self, value: Any, spans: list[Span]) -> bool:
         """Put the arrays back; tell whether each one was found where it belongs."""
         restored = 0
         order: list[str] = []
@@ -136,22 +129,18 @@ class Folder:
         self._order = order if restored == len(spans) else None
         return restored == len(spans)
 
-    def _spans(self, line: Line) -> list[_Span]:
-        spans: list[_Span] = []
+    def _spans(self, line: Line) -> list[Span]:
+        spans: list[Span] = []
         position = line.start
         for key in self._sequence(line):
             opening = self._opening(key, line, position)
             if opening is not None:
                 spans.append(self._array(key, line, opening))
                 position = spans[-1].end
-            elif self._within:
-                break
         return spans
 
     def _sequence(self, line: Line) -> Iterable[str]:
         """Return the keys in the order in which a line has them."""
-        if self._within:
-            return itertools.repeat(next(iter(self._tokens)))
         if self._order is not None:
             return self._order
         hits = [(self._opening(key, line, line.start), key) for key in self._tokens]
@@ -171,22 +160,22 @@ class Folder:
     def _opens_at(line: Line, hit: int, after: int) -> int | None:
         """Return where the array of the key found at `hit` opens, None when this is no key of an array."""
         buffer, before = line.buffer, hit - 1
-        while before > line.start and buffer[before] in _SPACE:
+        while before > line.start and buffer[before] in SPACE:
             before -= 1
         if before < line.start or buffer[before] not in b"{,":
             return None
         for expected in b":[":
-            while after < line.end and buffer[after] in _SPACE:
+            while after < line.end and buffer[after] in SPACE:
                 after += 1
             if after >= line.end or buffer[after] != expected:
                 return None
             after += 1
         return after - 1
 
-    def _array(self, key: str, line: Line, opening: int) -> _Span:
+    def _array(self, key: str, line: Line, opening: int) -> Span:
         """Read the array that opens there, by what is known of its beginning."""
         buffer, limit, start = line.buffer, line.end, opening + 1
-        while buffer[start] in _SPACE and start < limit:
+        while buffer[start] in SPACE and start < limit:
             start += 1
         kept = self._known[key]
         known = kept[0] if kept else None
@@ -199,7 +188,7 @@ class Folder:
         if end < 0 or not _take(known, buffer, origin, end):
             end = _walk(known, line, origin)
             self._after[key] = buffer[end : min(end + _AFTER, limit)]
-        return _Span(opening, end + 1, known.values)
+        return Span(opening, end + 1, known.values)
 
     @staticmethod
     def _choose(kept: list[_Known], buffer: bytes, start: int, end: int) -> _Known:
@@ -226,8 +215,8 @@ def _take(known: _Known, buffer: bytes, origin: int, end: int) -> bool:
     """Parse what is supposed to be the rest of an array; that it parses proves it, as brackets and quotes match."""
     if origin == end:
         return True
-    rest = buffer[origin:end].rstrip(_SPACE)
-    added = rest.lstrip(_SPACE)
+    rest = buffer[origin:end].rstrip(SPACE)
+    added = rest.lstrip(SPACE)
     if known.ends and added:
         if added[0] != _COMMA:
             return False

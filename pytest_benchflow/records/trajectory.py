@@ -10,10 +10,11 @@ from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.fold import Folder
 from pytest_benchflow.records.jsontext import strict
 from pytest_benchflow.records.lines import Line, each_line
-from pytest_benchflow.records.values import mapping, sequence
+from pytest_benchflow.records.rowfold import RowFolder
+from pytest_benchflow.records.values import mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 # What grows or repeats in a request, whatever its format.
@@ -78,18 +79,12 @@ def _asked(record: Any) -> list[dict[str, Any]]:
     return [mapping(mapping(mapping(record).get("request")).get("body"))]
 
 
-def _prompted(row: Any) -> Iterator[dict[str, Any]]:
-    yield mapping(row)
-    for step in sequence(mapping(row).get("trajectory")):
-        yield mapping(step)
-
-
 class _Folders(threading.local):
     """The folders of a thread: rollouts of one experiment have tools and system prompt in common."""
 
     def __init__(self) -> None:
         self.exchanges = Folder(_REPEATED, _asked)
-        self.rows = Folder(("prompt",), _prompted, within=True)
+        self.rows = RowFolder()
 
 
 _FOLDERS = _Folders()

@@ -15,7 +15,10 @@ from pytest_benchflow.records.jsontext import strict
 from pytest_benchflow.records.trajectory import Torn, read_exchanges, read_rows, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from pytest_benchflow.records.trajectory import Log
 
 STYLES: dict[str, dict[str, Any]] = {
     "compact": {"separators": (",", ":"), "ensure_ascii": False},
@@ -68,15 +71,57 @@ def test_a_changed_byte_is_read_as_without_folding(
     tmp_path: Path, records: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     path = write(tmp_path / "log.jsonl", records, data.draw(st.sampled_from(sorted(STYLES))))
+    assert_read_as_without_folding(path, data, read_exchanges)
+
+
+def assert_read_as_without_folding(path: Path, data: st.DataObject, read: Callable[[Path], Log]) -> None:
     raw = bytearray(path.read_bytes())
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.sampled_from(b'",:[]{}\\ x0\x00\xff\xc3'))
     path.write_bytes(raw)
-    for line, record in zip([line for line in raw.split(b"\n") if line.strip()], read_exchanges(path), strict=True):
+    for line, record in zip([line for line in raw.split(b"\n") if line.strip()], read(path), strict=True):
         try:
             expected = strict(line)
         except ValueError:
             expected = None
         assert (None if isinstance(record, Torn) else record) == (expected if isinstance(expected, dict) else None)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows whose steps' prompts grow, and whose completion is what they come to hold, or something else."""
+    made = []
+    for _ in range(draw(st.integers(1, 3))):
+        talk = draw(st.lists(values, min_size=1, max_size=8))
+        cut = draw(st.integers(0, len(talk)))
+        head = draw(st.lists(values, max_size=1))
+        sizes = sorted(draw(st.lists(st.integers(0, len(talk)), max_size=5)))
+        other = draw(st.booleans())
+        made.append(
+            {
+                "prompt": talk[:cut],
+                "completion": draw(values) if other else [*talk[cut:], *draw(st.lists(values, max_size=1))],
+                "info": draw(values),
+                "trajectory": [{"prompt": head + talk[:size], "completion": draw(values)} for size in sizes],
+            }
+        )
+    return made
+
+
+@pytest.mark.parametrize("style", STYLES)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(rows=rows())
+def test_folding_changes_no_row(tmp_path: Path, style: str, rows: list[dict[str, Any]]) -> None:
+    assert read_rows(write(tmp_path / "row", rows, style)) == rows
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(rows=rows(), data=st.data())
+def test_a_changed_byte_of_a_row_is_read_as_without_folding(
+    tmp_path: Path, rows: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    assert_read_as_without_folding(
+        write(tmp_path / "row", rows, data.draw(st.sampled_from(sorted(STYLES)))), data, read_rows
+    )
 
 
 def exchange(messages: list[Any], **body: Any) -> dict[str, Any]:
@@ -104,6 +149,16 @@ def test_two_conversations_at_a_time_are_each_shared(tmp_path: Path) -> None:
     ]
     assert read[2][1] is read[0][1]
     assert read[3][1] is read[1][1]
+
+
+def test_the_completion_is_what_the_prompts_came_to_hold(tmp_path: Path) -> None:
+    talk = [{"role": "user", "content": f"{number} " * 200} for number in range(6)]
+    steps = [{"prompt": [{"role": "system"}, *talk[:size]]} for size in (1, 3, 5)]
+    row = {"prompt": talk[:1], "completion": talk[1:], "info": {}, "trajectory": steps}
+    path = write(tmp_path / "rows", [row, row], "spaced")
+    read = whole(read_rows(path))[1]
+    assert read == row
+    assert all(a is b for a, b in zip(read["completion"], read["trajectory"][-1]["prompt"][2:], strict=False))
 
 
 def test_prompts_of_steps_are_shared(tmp_path: Path) -> None:

@@ -18,6 +18,16 @@ class CheckWarning(pytest.PytestWarning):
     """A check found something that does not make its rollout unhealthy."""
 
 
+# Before a check's name in the name of its item.
+PREFIX = "check_"
+_NOT_APPLICABLE = "does not apply:"
+
+
+def says_it_does_not_apply(report: pytest.TestReport) -> bool:
+    """Tell a check that has nothing to look at from one that something else skipped."""
+    return isinstance(report.longrepr, tuple | list) and _NOT_APPLICABLE in str(report.longrepr[2])
+
+
 def judge_findings(
     report: CheckReport, name: str, place: Path, *, told: Callable[[str], bool] | None = None, teller: str | None = None
 ) -> None:
@@ -26,7 +36,7 @@ def judge_findings(
     Where every error is one that `told` knows, the failure only points to the item `teller`.
     """
     if name in report.not_applicable:
-        pytest.skip(f"{name} does not apply: {report.not_applicable[name]}")
+        pytest.skip(f"{name} {_NOT_APPLICABLE} {report.not_applicable[name]}")
     found = report.of(name)
     errors = [finding.message for finding in found if finding.severity == "error"]
     if errors and told and teller and all(told(message) for message in errors):

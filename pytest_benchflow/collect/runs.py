@@ -9,11 +9,11 @@ import json
 import os
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_benchflow.collect.findings import judge_findings
+from pytest_benchflow.collect.findings import PREFIX, judge_findings
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.rundir import RunDir, is_run
 from pytest_benchflow.report.text import printable
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    import pluggy
+
     from pytest_benchflow.checks._check import Check
     from pytest_benchflow.report.review import Review
     from pytest_benchflow.report.summary import Summary
 
 # The property of a rollout's first report that says what the rollout came to.
 _PROPERTY = "benchflow_review"
-_PREFIX = "check_"
-# Options with which a user names the checks to run; what these leave out is not missed.
-_SELECTING = ("keyword", "deselect", "lf", "stepwise")
-_NAMED = 5
+_LEFT_OUT = "benchflow_left_out"
 
 
 class Reviews:
@@ -41,7 +40,7 @@ class Reviews:
         self, config: pytest.Config, roots: Sequence[Path], *, rebuild: bool, expect_commit: str | None
     ) -> None:
         # Imported here, not at the start: only a review needs the checks this early.
-        from pytest_benchflow.checks._baseline import SHIPPED
+        from pytest_benchflow.collect.gate import Gate
         from pytest_benchflow.report.review import checks_for, rollouts_at
 
         self._config = config
@@ -53,9 +52,7 @@ class Reviews:
             raise UsageError(f"the name {odd[0]} holds characters that a terminal obeys; rename it, or use the command")
         self.checks: dict[str, Check] = checks_for(expect_commit)
         self.rebuild = rebuild
-        # A bit for each shipped check: which of them a rollout's reports told of takes one number.
-        self._bits = {f"{_PREFIX}{name}": 1 << place for place, name in enumerate(SHIPPED)}
-        self._told: dict[str, int] = {}
+        self._gate = Gate(config, len(self.rollouts))
         self._heard: list[tuple[Summary, str | None]] = []
         self._missing: list[str] = []
 
@@ -75,20 +72,26 @@ class Reviews:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note that a check was run, or said itself why it does not apply."""
-        if report.when != "call" or hasattr(report, "wasxfail"):
-            return
-        place, _, name = report.nodeid.rpartition("::")
-        bit = self._bits.get(name)
-        if bit is not None:
-            self._told[place] = self._told.get(place, 0) | bit
-        if report.user_properties:
+        self._gate.hear(report)
+        if report.user_properties and report.when == "call":
             self._hear(report)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note what a user left out."""
+        self._gate.leave_out(items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Hear from an xdist worker what it left out."""
+        self._gate.take_over(getattr(node, "workeroutput", {}).get(_LEFT_OUT, {}))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a review in which checks were left out that nobody deselected by name."""
-        if session.exitstatus == pytest.ExitCode.OK:
-            self._missing = self._missed()
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[_LEFT_OUT] = self._gate.left_out
+        elif session.exitstatus == pytest.ExitCode.OK:
+            self._missing = self._gate.missed()
             session.exitstatus = pytest.ExitCode.TESTS_FAILED if self._missing else pytest.ExitCode.OK
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -96,8 +99,9 @@ class Reviews:
         from pytest_benchflow.report.review_text import total_lines
 
         heard = sorted(self._heard, key=lambda each: each[0].directory)
-        if heard:
-            terminalreporter.write_sep("=", "review")
+        if not heard and not self._missing:
+            return
+        terminalreporter.write_sep("=", "review")
         for summary, audit in heard:
             if not summary.healthy:
                 terminalreporter.write_line(f"unhealthy ({summary.category}): {summary.directory}", red=True)
@@ -116,32 +120,19 @@ class Reviews:
                 told = json.loads(str(value))
                 self._heard.append((Summary.of_dict(told["summary"]), told["audit"]))
 
-    def _missed(self) -> list[str]:
-        """Say which shipped checks no report told of, in how many rollouts; nothing where a user named what to run."""
-        option = self._config.option
-        if (
-            option.collectonly
-            or any(getattr(option, name, None) for name in _SELECTING)
-            or any("::" in argument for argument in self._config.args)
-            or hasattr(self._config, "workerinput")
-        ):
-            return []
-        told = list(self._told.values()) + [0] * (len(self.rollouts) - len(self._told))
-        counts = {name: sum(not bits & bit for bits in told) for name, bit in self._bits.items()}
-        missing = {name: count for name, count in counts.items() if count}
-        if not missing:
-            return []
-        first = list(missing.items())[:_NAMED]
-        named = [f"  {name.removeprefix(_PREFIX)}: {count} of {len(told)} rollouts" for name, count in first]
-        more = [f"  and {len(missing) - _NAMED} other checks"] if len(missing) > _NAMED else []
-        return [
-            "shipped checks did not run, and no -k or --deselect left them out, so this review fails:",
-            *named,
-            *more,
-        ]
+
+class _InARun(pytest.Collector):
+    """A collector below which pytest knows of no conftest file: the hooks of those above it are called."""
+
+    parent: pytest.Collector
+
+    @property
+    def ihook(self) -> pluggy.HookRelay:
+        """Return the hooks that the directory above all runs has."""
+        return self.parent.ihook
 
 
-class RunDirectory(pytest.Collector):
+class RunDirectory(_InARun):
     """A directory with rollouts in it, or a rollout's own."""
 
     reviews: Reviews
@@ -167,7 +158,7 @@ class RunDirectory(pytest.Collector):
             yield RunDirectory.of(self, self.path / name, rollouts, self.reviews)
 
 
-class RunFile(pytest.File):
+class RunFile(_InARun, pytest.File):
     """A rollout, under the first of its records that is there; its checks run together, once, with its first item."""
 
     parent: RunDirectory
@@ -188,13 +179,13 @@ class RunFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         """Yield an item for each check."""
         for name in self.reviews.checks:
-            yield ReviewItem.from_parent(self, name=f"{_PREFIX}{name}")
+            yield ReviewItem.from_parent(self, name=f"{PREFIX}{name}")
 
     def judge(self, item: ReviewItem) -> None:
         """Fail, skip or warn as the check of an item found."""
         if self._report is None:
             self._report = self._review(item)
-        judge_findings(self._report.report, item.name.removeprefix(_PREFIX), self.parent.path)
+        judge_findings(self._report.report, item.name.removeprefix(PREFIX), self.parent.path)
 
     def teardown(self) -> None:
         """Let go of what the checks found."""
@@ -216,6 +207,11 @@ class ReviewItem(pytest.Item):
     """`check_<claim>` of a rollout on disk: passes when the check finds nothing wrong."""
 
     parent: RunFile
+
+    @property
+    def ihook(self) -> pluggy.HookRelay:
+        """Return the hooks of the rollout's file."""
+        return self.parent.ihook
 
     def runtest(self) -> None:
         """Report what the check found."""

@@ -54,9 +54,8 @@ class Gate:
 
     def missed(self) -> list[str]:
         """Say which shipped checks nothing told of, in how many rollouts; empty when none is missed."""
-        option = self._config.option
-        # --lf and --sw are of failures before, which pytest chooses while it collects.
-        if option.collectonly or option.lf or option.stepwise or hasattr(self._config, "workerinput"):
+        # --lf and --sw are of failures before, which pytest chooses while it collects; -p may have turned them off.
+        if any(self._config.getoption(name, default=False) for name in ("collectonly", "lf", "stepwise")):
             return []
         known = {place: self._told.get(place, 0) | bits for place, bits in self._left_out.items()}
         known = {**self._told, **known, **self._named()}

@@ -43,7 +43,7 @@ SHIPPED = (
     "row_rebuilds",
     "row_reward_agrees",
     "row_tokens_agree",
-    "sandbox_outlived_the_rollout",
+    "sandbox_was_not_lost",
     "setting_recorded",
     "skill_catalog_agrees",
     "steps_are_the_selected_exchanges",

@@ -39,13 +39,13 @@ _EXECUTION = (
     "end_is_told",
     "no_completion_lost",
     "no_infrastructure_error",
-    "sandbox_outlived_the_rollout",
+    "sandbox_was_not_lost",
     "timeout_was_the_agents",
 )
 
 
 @check(category="infra", needs=("result",))
-def check_sandbox_outlived_the_rollout(rollout: Rollout) -> None:
+def check_sandbox_was_not_lost(rollout: Rollout) -> None:
     """No error that passes for the agent's time or the verifier's fault was a sandbox or provider that went away."""
     result = rollout.result
     if result.get("error_category") in TIMEOUT_CATEGORIES:

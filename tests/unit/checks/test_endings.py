@@ -114,11 +114,11 @@ TIMEOUT = {"error": "Agent timed out after 900s", "error_category": "timeout", "
     [
         (
             {"error": "Agent timed out: the sandbox was destroyed by another client"},
-            "sandbox_outlived_the_rollout",
+            "sandbox_was_not_lost",
             "infra",
         ),
-        ({"error": "timed out: connection reset by peer"}, "sandbox_outlived_the_rollout", "infra"),
-        ({"error_details": "Traceback: no such container: bf-1"}, "sandbox_outlived_the_rollout", "infra"),
+        ({"error": "timed out: connection reset by peer"}, "sandbox_was_not_lost", "infra"),
+        ({"error_details": "Traceback: no such container: bf-1"}, "sandbox_was_not_lost", "infra"),
         ({"idle_before_timeout_s": 700.0}, "timeout_was_the_agents", "infra"),
         ({"idle_before_timeout_s": 700.0, "in_flight_at_timeout": "exchange 3"}, "timeout_was_the_agents", "infra"),
     ],

@@ -230,7 +230,7 @@ FAULTS: list[tuple[str, Fault, str]] = [
                 "idle_before_timeout_s": 1.0,
             }
         ),
-        "sandbox_outlived_the_rollout",
+        "sandbox_was_not_lost",
     ),
     (
         "a-link-that-leads-out",

@@ -89,3 +89,13 @@ def test_a_jobs_directory_that_cannot_be_one_is_refused_in_a_sentence(bench: Ben
     assert run.ret == pytest.ExitCode.USAGE_ERROR
     run.stderr.fnmatch_lines(["ERROR: the jobs directory *taken cannot be used: *"])
     run.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_a_rollout_of_another_tool_is_never_collected_by_accident(bench: Bench) -> None:
+    rollout = bench.path / "tests" / "data" / "r1"
+    bench.write(rollout, {"trajectory/llm_trajectory.jsonl": "{}\n", "test_trap.py": TRAP, "conftest.py": TRAP})
+    bench.write(rollout / "artifacts", {"test_trap.py": TRAP})
+    bench.pytester.makepyfile("def test_pass(): pass")
+    for arguments in ([], ["."], ["tests"]):
+        done = bench.look(*arguments)
+        assert done.ret == (5 if arguments == ["tests"] else 0)

@@ -38,6 +38,8 @@ from pytest_benchflow.training.row import build_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pytest_benchflow.checks._check import Check
+
 MANY, LONG, LARGE = "200 x 30", ("1 x 100", "1 x 300"), "1 x 1000"
 MIXED = "60 x 30 mixed"
 CORPORA = {
@@ -63,6 +65,7 @@ LIMITS = {"review": 1.3, "row": 3.0, "prime-sft": 3.0}
 EXPONENT_LIMIT = 1.05
 RECORDER_LIMIT = 3.0
 MIB = 1 << 20
+SHOWN_STAGES = 20
 # The peak of a process comes from /proc, as the one that getrusage tells starts with that of the parent process.
 ALONE = """
 import sys
@@ -88,10 +91,10 @@ def cpu_of(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def parse_cpu(roots: Sequence[Path]) -> float:
-    """Return the CPU seconds that parsing all lines takes, reading them left out."""
+def parse_cpu(root: Path) -> float:
+    """Return the CPU seconds that parsing all lines of a rollout takes, reading them left out."""
     total = 0.0
-    for path in (path for root in roots for path in logs_of(root)):
+    for path in logs_of(root):
         with path.open("rb", buffering=MIB) as lines:
             for line in lines:
                 began = time.process_time()
@@ -100,21 +103,18 @@ def parse_cpu(roots: Sequence[Path]) -> float:
     return total
 
 
-def review_all(roots: Sequence[Path]) -> None:
-    checks = checks_for()
-    for root in roots:
-        review = review_rollout(root, checks)
-        if not review.healthy:
-            # A review that ends early is no measure.
-            sys.exit(f"{root} is not healthy: {review.report.errors[0].message}")
+def review_one(root: Path, checks: Mapping[str, Check]) -> None:
+    review = review_rollout(root, checks)
+    if not review.healthy:
+        # A review that ends early is no measure.
+        sys.exit(f"{root} is not healthy: {review.report.errors[0].message}")
 
 
-def build_rows(roots: Sequence[Path]) -> None:
+def build_one(root: Path) -> None:
+    rundir = RunDir(root)
+    row = build_row(rundir, result=read_json(rundir.result), config=read_json(rundir.config))
     with Path(os.devnull).open("wb") as out:
-        for root in roots:
-            rundir = RunDir(root)
-            row = build_row(rundir, result=read_json(rundir.result), config=read_json(rundir.config))
-            out.writelines(row.chunks())
+        out.writelines(row.chunks())
 
 
 def export_all(roots: Sequence[Path]) -> None:
@@ -125,18 +125,21 @@ def export_all(roots: Sequence[Path]) -> None:
 
 
 def measure(roots: Sequence[Path], repeats: int) -> dict[str, float]:
-    """Return the best CPU seconds of each kind of work, done by turns."""
-    work: dict[str, Callable[[], float]] = {
-        "parse": lambda: parse_cpu(roots),
-        "review": lambda: cpu_of(lambda: review_all(roots)),
-        "row": lambda: cpu_of(lambda: build_rows(roots)),
-        "prime-sft": lambda: cpu_of(lambda: export_all(roots)),
+    """Return the CPU seconds of each kind of work over all rollouts, done by turns: of each rollout the best."""
+    checks = checks_for()
+    work: dict[str, Callable[[Path], float]] = {
+        "parse": parse_cpu,
+        "review": lambda root: cpu_of(lambda: review_one(root, checks)),
+        "row": lambda root: cpu_of(lambda: build_one(root)),
     }
-    found: dict[str, list[float]] = {name: [] for name in work}
+    best = {name: [math.inf] * len(roots) for name in work}
+    exports = []
     for _ in range(repeats):
-        for name, measured in work.items():
-            found[name].append(measured())
-    return {name: min(seconds) for name, seconds in found.items()}
+        for number, root in enumerate(roots):
+            for name, measured in work.items():
+                best[name][number] = min(best[name][number], measured(root))
+        exports.append(cpu_of(lambda: export_all(roots)))
+    return {name: sum(seconds) for name, seconds in best.items()} | {"prime-sft": min(exports)}
 
 
 def report_ratios(corpora: Mapping[str, Path], repeats: int) -> None:
@@ -246,12 +249,14 @@ def report_agreement(corpus: Path) -> int:
 
 
 def report_stages(corpus: Path, repeats: int) -> None:
-    """Print what each stage and check of a review costs."""
+    """Print what the dearest stages and checks of a review cost."""
     roots = rollouts_in(corpus)
-    parse = min(parse_cpu(roots) for _ in range(repeats))
+    parse = sum(min(parse_cpu(root) for _ in range(repeats)) for root in roots)
+    costs = sorted(stage_costs(roots, repeats).items(), key=lambda cost: -cost[1])
+    rest = costs[SHOWN_STAGES:]
     print("\nstages and checks of a review, as a multiple of the parse\n")
-    for name, seconds in sorted(stage_costs(roots, repeats).items(), key=lambda cost: -cost[1]):
-        print(f"{name:<48}{seconds / parse:>8.3f}{1e6 * seconds / len(roots):>10.0f} us a rollout")
+    for name, seconds in (*costs[:SHOWN_STAGES], (f"{len(rest)} others", sum(seconds for _, seconds in rest))):
+        print(f"{name:<40}{seconds / parse:>8.3f}{1e6 * seconds / len(roots):>10.0f} us a rollout")
 
 
 def prepared(place: Path, name: str, options: Options) -> Path:

@@ -13,6 +13,7 @@ from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator
 
     from pytest_benchflow.records.rollout import Rollout
@@ -25,13 +26,28 @@ _NO_ACTORS = ("system", "developer")
 
 @dataclass(slots=True)
 class Action:
-    """One tool call; `arguments` is its JSON value, or a text that is none. `output` is None when none is recorded."""
+    """One tool call, as it was recorded; few are ever looked into, so that what they hold is read when asked for."""
 
     tool: str
-    arguments: Any
+    given: Any  # arguments: JSON text, or a JSON value
     exchange: int | None = None  # the first that shows it
     event: int | None = None  # its 1-based line of acp_trajectory.jsonl
-    output: str | None = None
+    returned: Any = None  # the content of its result, None when none is recorded
+
+    @property
+    def arguments(self) -> Any:
+        """Return the arguments as a JSON value, or as the text that is none."""
+        return _parsed(self.given)
+
+    @property
+    def output(self) -> str | None:
+        """Return the text of its result, None when none is recorded."""
+        return None if self.returned is None else text_of(self.returned)
+
+    def may_mention(self, marks: re.Pattern[str]) -> bool:
+        """Tell whether the arguments may hold one of some words; in JSON text only escapes could hide one."""
+        text = self.given if isinstance(self.given, str) and "\\u" not in self.given else text_of(self.arguments)
+        return marks.search(text) is not None
 
     @property
     def place(self) -> str:
@@ -41,18 +57,27 @@ class Action:
         return ", ".join(part for part in (exchange, event) if part)
 
 
-_actions: WeakKeyDictionary[Rollout, list[Action]] = WeakKeyDictionary()
+_actions: WeakKeyDictionary[Rollout, tuple[list[Action], dict[str, Action]]] = WeakKeyDictionary()
 
 
 def actions(rollout: Rollout) -> list[Action]:
     """Return the agent's tool calls in the order in which they show; a call that was never used is none."""
+    return _found(rollout)[0]
+
+
+def actions_by_id(rollout: Rollout) -> dict[str, Action]:
+    """Return by the id of the call those that the exchanges show; of an id that is used again the last."""
+    return _found(rollout)[1]
+
+
+def _found(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
     found = _actions.get(rollout)
     if found is None:
         found = _actions[rollout] = _collect(rollout)
     return found
 
 
-def _collect(rollout: Rollout) -> list[Action]:
+def _collect(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
     try:
         calls, named = _called(rollout)
     except RecordError:
@@ -64,13 +89,18 @@ def _collect(rollout: Rollout) -> list[Action]:
     shown: dict[str, Action] = {}
     for line, event in enumerate(events, 1):
         if event.get("type") in ("tool_call", "tool_call_update") and event.get("phase") not in ("verifier", "harness"):
-            call_id = str(event.get("tool_call_id") or event.get("toolCallId") or f"line {line}")
+            call_id = event_id(event) or f"line {line}"
             action = named.get(call_id) or shown.get(call_id)
             if action is None:
                 action = shown[call_id] = Action("", {})
                 calls.append(action)
             _add_event(action, line, event)
-    return calls
+    return calls, named
+
+
+def event_id(event: dict[str, Any]) -> str:
+    """Return the id of the tool call that an event of the protocol tells of, "" when it has none."""
+    return str(event.get("tool_call_id") or event.get("toolCallId") or "")
 
 
 def _called(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
@@ -88,14 +118,14 @@ def _called(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
             result = _result(node)
             if result is not None:
                 if result[0] in named and not answer:
-                    named[result[0]].output = result[1]
+                    named[result[0]].returned = result[1]
                 continue
             call = _call(node)
             if call is not None and (not answer or used[index]):
-                call_id, tool, arguments = call
+                call_id, tool, given = call
                 known = named.get(call_id)
-                if known is None or (known.tool, known.arguments) != (tool, arguments):
-                    known = named[call_id] = Action(tool, arguments, index)
+                if known is None or known.given != given or known.tool != tool:
+                    known = named[call_id] = Action(tool, given, index)
                     calls.append(known)
     return calls, named
 
@@ -118,11 +148,11 @@ def _call(node: dict[str, Any]) -> tuple[str, str, Any] | None:
     """Return (id, tool, arguments) when a part of an answer is a tool call."""
     kind, function = node.get("type"), node.get("function")
     if isinstance(function, dict) and "arguments" in function:
-        return str(node.get("id")), str(function.get("name")), _parsed(function["arguments"])
+        return str(node.get("id")), str(function.get("name")), function["arguments"]
     if kind == "function_call":
-        return str(node.get("call_id")), str(node.get("name")), _parsed(node.get("arguments"))
+        return str(node.get("call_id")), str(node.get("name")), node.get("arguments")
     if kind == "custom_tool_call":
-        return str(node.get("call_id")), str(node.get("name")), _parsed(node.get("input"))
+        return str(node.get("call_id")), str(node.get("name")), node.get("input")
     if kind in ("local_shell_call", "shell_call"):
         return str(node.get("call_id") or node.get("id")), "shell", node.get("action")
     if kind == "apply_patch_call":
@@ -137,18 +167,18 @@ def _call(node: dict[str, Any]) -> tuple[str, str, Any] | None:
     return None
 
 
-def _result(node: dict[str, Any]) -> tuple[str, str] | None:
-    """Return (id, text) when an item of a history is a tool's result."""
+def _result(node: dict[str, Any]) -> tuple[str, Any] | None:
+    """Return (id, content) when an item of a history is a tool's result."""
     kind = node.get("type")
     if node.get("role") == "tool" and node.get("tool_call_id") is not None:
-        return str(node["tool_call_id"]), text_of(node.get("content"))
+        return str(node["tool_call_id"]), node.get("content")
     if isinstance(kind, str) and kind.endswith("_call_output"):
-        return str(node.get("call_id") or node.get("id")), text_of(node.get("output"))
+        return str(node.get("call_id") or node.get("id")), node.get("output")
     if kind == "tool_result":
-        return str(node.get("tool_use_id")), text_of(node.get("content"))
+        return str(node.get("tool_use_id")), node.get("content")
     response = node.get("functionResponse")
     if isinstance(response, dict) and response.get("id") is not None:
-        return str(response["id"]), text_of(response.get("response"))
+        return str(response["id"]), response.get("response")
     return None
 
 
@@ -180,21 +210,21 @@ def _add_event(action: Action, line: int, event: dict[str, Any]) -> None:
     """Add what an event of the protocol says of a call; the exchanges say it better where they have it."""
     if action.event is None:
         action.event = line
-    content = [part for part in sequence(event.get("content")) if isinstance(part, dict)]
-    said = text_of([part.get("content") for part in content if part.get("type") != "diff"])
-    if said and event.get("status") in ("completed", "failed") and action.exchange is None:
-        action.output = said
     if action.exchange is not None:
         return
+    content = [part for part in sequence(event.get("content")) if isinstance(part, dict)]
+    said = [part.get("content") for part in content if part.get("type") != "diff"]
+    if said and event.get("status") in ("completed", "failed"):
+        action.returned = said
     given = event.get("raw_input") or event.get("rawInput")
     kind, title = str(event.get("kind") or ""), str(event.get("title") or "")
     action.tool = action.tool or kind or title
     if isinstance(given, dict) and "arguments" in given:
         action.tool, given = str(given.get("tool") or kind), _parsed(given["arguments"])
     if isinstance(given, dict) and given:
-        action.arguments = given
-    elif not action.arguments:
-        action.arguments = _from_title(kind, title, event, content)
+        action.given = given
+    elif not action.given:
+        action.given = _from_title(kind, title, event, content)
 
 
 def _from_title(kind: str, title: str, event: dict[str, Any], content: list[dict[str, Any]]) -> dict[str, Any]:

@@ -69,8 +69,7 @@ def _read(rollout: Rollout) -> Iterator[tuple[Action, list[Operation]]]:
     cwd = workdir if isinstance(workdir, str) and workdir.startswith("/") else None
     scripts: dict[str, str] = {}  # by name: texts that the agent wrote to a file and has not run yet
     for action in actions(rollout):
-        text = text_of(action.arguments)
-        if _MARKS.search(text) or any(name in text for name in scripts):
+        if action.may_mention(_MARKS) or (scripts and any(name in text_of(action.arguments) for name in scripts)):
             found = list(_with_scripts(_of_action(action, cwd), scripts, cwd))
             if found:
                 yield action, found

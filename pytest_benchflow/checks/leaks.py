@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.checks._actions import actions_by_id, event_id
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import RebuiltRollout, fresh_content, rebuilt, row_parts
 from pytest_benchflow.checks._secrets import secrets_in, secrets_in_values
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pytest_benchflow.checks._actions import Action
     from pytest_benchflow.records.rollout import Rollout
 
 _SHOWN = 8
@@ -59,7 +61,9 @@ def _values(rollout: Rollout, path: Path, clean: bool) -> Iterator[tuple[int, An
     if path == rollout.dir.llm:
         yield from fresh_content(rollout)
     elif path == rollout.dir.acp:
-        yield from enumerate(rollout.events)
+        known = actions_by_id(rollout) if clean else {}
+        for index, event in enumerate(rollout.events):
+            yield index, _without_result(event, known.get(event_id(event))) if known else event
     else:
         made = rebuilt(rollout).row if clean else {}
         twins = [made, *sequence(made.get("trajectory"))]
@@ -68,6 +72,21 @@ def _values(rollout: Rollout, path: Path, clean: bool) -> Iterator[tuple[int, An
             yield 0, {key: each for key, each in part.items() if key not in _COPIED or not _ends(twin.get(key), each)}
         # Other rows of the file should not be there: they are read whole.
         yield from enumerate(rollout.rows[1:], 1)
+
+
+def _without_result(event: dict[str, Any], action: Action | None) -> dict[str, Any]:
+    """Return an event without the result of its call, which the exchanges hold too."""
+    output = action.output if action is not None else None
+    content = event.get("content")
+    if not output or not isinstance(content, list):
+        return event
+    kept = []
+    for part in content:
+        text = mapping(mapping(part).get("content")).get("text")
+        # Agents write a line of their own before it.
+        same = isinstance(text, str) and text.endswith(output)
+        kept.append(text[: -len(output)] if same and isinstance(text, str) else part)
+    return {**event, "content": kept}
 
 
 def _ends(whole: Any, part: Any) -> bool:

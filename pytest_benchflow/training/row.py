@@ -150,11 +150,14 @@ def _checked(row: dict[str, Any], exchanges: list[Exchange], no: Refusal | None)
 
 def _try_to_write(row: dict[str, Any]) -> None:
     """Raise TypeError when a part of the row is no strict JSON; what steps share is tried once."""
-    tried: set[int] = set()
+    parts: list[Any] = [{key: value for key, value in row.items() if key != "trajectory"}]
+    known: list[Any] = []
     for step in row["trajectory"]:
-        orjson.dumps({**step, "prompt": [m for m in step["prompt"] if id(m) not in tried]})
-        tried.update(map(id, step["prompt"]))
-    orjson.dumps({key: value for key, value in row.items() if key != "trajectory"})
+        prompt = step["prompt"]
+        repeated = len(known) if prompt[: len(known)] == known else 0
+        parts.append({**step, "prompt": prompt[repeated:]})
+        known = prompt
+    orjson.dumps(parts)
 
 
 def _row(

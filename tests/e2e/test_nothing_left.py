@@ -107,6 +107,8 @@ def test_the_next_run_clears_up_after_a_kill(make_task: MakeTask, machine: Machi
     assert killed["verdict"] == "unhealthy"
     assert killed["error_category"] == "interrupted"
     assert killed["rewards"] is None
+    summary = json.loads((root / "jobs" / "killed" / "summary.json").read_text())
+    assert summary["coverage"] == {"planned": 1, "healthy": 0, "unhealthy": 1, "skipped": 0, "missing": 0}
     (ledger,) = root.glob("jobs/killed/sandboxes.jsonl")
     told = [json.loads(line) for line in ledger.read_text().splitlines()]
     assert [line["event"] for line in told] == ["create", "created", "deleted"]

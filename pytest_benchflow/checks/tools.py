@@ -27,7 +27,7 @@ def check_tools_are_the_union(rollout: Rollout) -> None:
     lost, odd = sorted(expected - names), sorted(names - expected)
     if not is_ours(rollout):
         # Other tools may give the tools of side calls to the row too; what no request offered is nobody's.
-        odd = sorted(names.difference(*(_names(exchange.tools) for exchange in rebuilt(rollout).records)))
+        odd = sorted(names.difference(*(exchange.offer.names for exchange in rebuilt(rollout).records)))
     assert not lost, f"results.jsonl: tool_defs lack {', '.join(lost)}, which the policy's requests offered"
     assert not odd, f"results.jsonl: tool_defs have {', '.join(odd)}, which no request of the policy offered"
     assert not is_ours(rollout) or stored == offered, "results.jsonl: tool_defs are not what the requests offered"

@@ -75,13 +75,15 @@ def _given_up(rollout: Rollout) -> Iterator[tuple[int, float]]:
     for exchange in sorted(rebuilt(rollout).records, key=lambda each: each.order, reverse=True):
         again = following.get(exchange.request_key)
         following[exchange.request_key] = exchange
+        if exchange.selected:
+            continue
         record = rollout.exchanges[exchange.index]
         error = mapping(record.get("error"))
         timed_out = bool(_TIMED_OUT.search(f"{error.get('type')} {error.get('message')}"))
         started, ended = (moment(mapping(record.get(key)).get("timestamp")) for key in ("request", "response"))
         retried = moment(mapping(rollout.exchanges[again.index].get("request")).get("timestamp")) if again else None
         overtaken = (between(retried, ended) or 0.0) > 0
-        if exchange.selected or not (timed_out or overtaken or exchange.metadata.get("client_gone")):
+        if not (timed_out or overtaken or exchange.metadata.get("client_gone")):
             continue
         took = number(record.get("duration_ms"))
         spans = [between(started, retried), None if took is None else took / 1000, between(started, ended)]

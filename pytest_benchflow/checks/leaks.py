@@ -51,9 +51,19 @@ def _found(rollout: Rollout) -> Iterator[tuple[str, str]]:
         clean = clean or (path == rollout.dir.llm and not hits)
         yield from _at_lines(path, hits)
         read.add(path)
+    read |= _clean_objects(rollout)
     for path in _files(rollout.path, skipped={rollout.dir.attempts}):
         if path not in read:
             yield from _raw(path, rollout.path)
+
+
+def _clean_objects(rollout: Rollout) -> set[Path]:
+    """Return result.json and config.json when neither holds a secret: they have been read before."""
+    try:
+        values = [(0, rollout.result), (1, rollout.config)]
+    except RecordError:
+        return set()
+    return set() if any(secrets_in_values(values)) else {rollout.dir.result, rollout.dir.config}
 
 
 def _values(rollout: Rollout, path: Path, clean: bool) -> Iterator[tuple[int, Any]]:

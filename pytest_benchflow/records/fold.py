@@ -65,10 +65,11 @@ class _Known:
         return _Known(self.data[:size], self.ends[:count], self.counts[:count], self.values[:inside])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Span:
     """An array that was taken out of a line: from `[` up to and including `]`."""
 
+    key: str
     start: int
     end: int
     values: list[Any]
@@ -115,19 +116,20 @@ class Folder:
 
     def _restore(self, value: Any, spans: list[Span]) -> bool:
         """Put the arrays back; tell whether each one was found where it belongs."""
-        restored = 0
-        order: list[str] = []
+        restored = others = 0
         for holder in self._holders(value):
-            for key in holder:
-                found = holder[key] if key in self._tokens else None
+            for key in self._tokens:
+                found = holder.get(key)
                 if not isinstance(found, list):
                     continue
-                order.append(key)
                 if len(found) == 1 and isinstance(found[0], str) and found[0].startswith(_MARK):
                     holder[key] = spans[int(found[0][len(_MARK) :])].values
                     restored += 1
-        self._order = order if restored == len(spans) else None
-        return restored == len(spans)
+                else:
+                    others += 1
+        whole = restored == len(spans)
+        self._order = [span.key for span in spans] if whole and not others else None
+        return whole
 
     def _spans(self, line: Line) -> list[Span]:
         spans: list[Span] = []
@@ -188,7 +190,7 @@ class Folder:
         if end < 0 or not _take(known, buffer, origin, end):
             end = _walk(known, line, origin)
             self._after[key] = buffer[end : min(end + _AFTER, limit)]
-        return Span(opening, end + 1, known.values)
+        return Span(key, opening, end + 1, known.values)
 
     @staticmethod
     def _choose(kept: list[_Known], buffer: bytes, start: int, end: int) -> _Known:

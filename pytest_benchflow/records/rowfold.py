@@ -75,8 +75,8 @@ class RowFolder(Folder):
                 if last and not last.startswith(_COMMA):
                     raise ValueError("a comma is missing between two elements of an array")
                 values = known.values[known.counts[known.ends.index(before)] :]
-                return Span(opening, end + 1, values + (strict(b"[" + last[1:] + b"]") if last else []))
-        return Span(opening, end + 1, strict(b"[" + buffer[start:end] + b"]"))
+                return Span(_COMPLETION, opening, end + 1, values + (strict(b"[" + last[1:] + b"]") if last else []))
+        return Span(_COMPLETION, opening, end + 1, strict(b"[" + buffer[start:end] + b"]"))
 
 
 def _prompted(row: Any) -> Iterator[dict[str, Any]]:

@@ -59,13 +59,13 @@ def write(path: Path, records: list[dict[str, Any]], style: str) -> Path:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(records=logs())
 def test_folding_changes_no_value(tmp_path: Path, style: str, records: list[dict[str, Any]]) -> None:
     assert read_exchanges(write(tmp_path / "log.jsonl", records, style)) == records
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(records=logs(), data=st.data())
 def test_a_changed_byte_is_read_as_without_folding(
     tmp_path: Path, records: list[dict[str, Any]], data: st.DataObject
@@ -108,13 +108,13 @@ def rows(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(rows=rows())
 def test_folding_changes_no_row(tmp_path: Path, style: str, rows: list[dict[str, Any]]) -> None:
     assert read_rows(write(tmp_path / "row", rows, style)) == rows
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(rows=rows(), data=st.data())
 def test_a_changed_byte_of_a_row_is_read_as_without_folding(
     tmp_path: Path, rows: list[dict[str, Any]], data: st.DataObject

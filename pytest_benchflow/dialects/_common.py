@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome
 from pytest_benchflow.records.jsontext import dumps
+from pytest_benchflow.records.values import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -99,10 +100,17 @@ def failure(status: int | None, body: Any, error: Mapping[str, Any] | None) -> O
     return None
 
 
-def single_effort(typed: Any, nested: Any) -> str | None:
-    """Return the effort a body names; two that contradict each other are returned as both, "high|max"."""
-    named = list(dict.fromkeys(value for value in (typed, nested) if isinstance(value, str)))
+def single_effort(*found: Any) -> str | None:
+    """Return the effort that a body's fields name; two that contradict each other are returned as both, "high|max"."""
+    named = list(dict.fromkeys(value for value in found if isinstance(value, str)))
     return "|".join(named) or None
+
+
+def named_effort(body: Any) -> str | None:
+    """Return the effort that a body names in any spelling of OpenAI's and Anthropic's formats, or both of two."""
+    body = mapping(body)
+    nested = (mapping(body.get(holder)).get("effort") for holder in ("reasoning", "output_config"))
+    return single_effort(body.get("reasoning_effort"), *nested)
 
 
 def arguments_text(value: Any, unsupported: list[str]) -> str:

@@ -198,6 +198,8 @@ class _Said:
     def _call(self, call: Mapping[str, Any]) -> None:
         if field(call, "partialArgs", "partial_args") is not None or field(call, "willContinue", "will_continue"):
             self.unsupported.append("functionCall in fragments")
+        if not text(call.get("name")):
+            self.unsupported.append("functionCall without a name")
         arguments = call.get("args")
         arguments = "{}" if arguments is None else arguments_text(arguments, self.unsupported)
         self._calls.append(ToolCall(text(call.get("id")), text(call.get("name")), arguments))

@@ -95,6 +95,8 @@ class TurnBuilder:
         asked = {"input": text(item.get(field))} if field == "input" else item.get(field)
         arguments = arguments_text(asked, self._unsupported)
         own = name or tool_name(text(item.get("name")), item.get("namespace"))
+        if not own:
+            self._unsupported.append(f"{item['type']} without a name")
         self._calls.append(ToolCall(call_id, own, arguments))
 
     def _output(self, item: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from pytest_benchflow.dialects._common import (
     first_count,
     kind_of,
     listed,
-    single_effort,
+    named_effort,
     text,
 )
 from pytest_benchflow.records.jsontext import dumps
@@ -124,8 +124,7 @@ class Chat:
 
     def effort(self, body: Any) -> str | None:
         """Return the reasoning effort a request asks for or a response echoes."""
-        body = mapping(body)
-        return single_effort(body.get("reasoning_effort"), mapping(body.get("reasoning")).get("effort"))
+        return named_effort(body)
 
     def error_body(self, status: int, message: str, kind: str) -> bytes:
         """Return an error answer in this format's own shape."""
@@ -220,6 +219,8 @@ def _call(call: Mapping[str, Any], unsupported: list[str]) -> ToolCall:
     asked = mapping(call.get(kind))
     if kind not in _CALL_KINDS:
         unsupported.append(f"tool call {kind}")
+    elif not text(asked.get("name")):
+        unsupported.append("tool call without a name")
     arguments = {"input": text(asked.get("input"))} if kind == "custom" else asked.get("arguments")
     return ToolCall(call_id, text(asked.get("name")), arguments_text(arguments, unsupported))
 

@@ -13,6 +13,7 @@ from pytest_benchflow.dialects._common import (
     failure,
     kind_of,
     listed,
+    named_effort,
     text,
 )
 from pytest_benchflow.dialects._messages_stream import Assembly, disassemble
@@ -158,8 +159,7 @@ class Messages:
 
     def effort(self, body: Any) -> str | None:
         """Return the reasoning effort a request asks for or a response echoes."""
-        effort = mapping(mapping(body).get("output_config")).get("effort")
-        return effort if isinstance(effort, str) else None
+        return named_effort(body)
 
     def error_body(self, status: int, message: str, kind: str) -> bytes:
         """Return an error answer in this format's own shape."""
@@ -231,8 +231,7 @@ def _assistant(content: Any) -> Turn:
     for block in listed(content):
         kind = kind_of(block)
         if kind == "tool_use":
-            if not block.get("id"):
-                unsupported.append("tool_use without an id")
+            unsupported += [f"tool_use without {what}" for what in ("id", "name") if not text(block.get(what))]
             if "partial_json" in block:
                 unsupported.append("tool_use with half an input")
             arguments = arguments_text(block.get("input", {}), unsupported)

@@ -12,7 +12,7 @@ from pytest_benchflow.dialects._common import (
     failure,
     kind_of,
     listed,
-    single_effort,
+    named_effort,
     text,
 )
 from pytest_benchflow.dialects._responses_items import (
@@ -147,8 +147,7 @@ class Responses:
 
     def effort(self, body: Any) -> str | None:
         """Return the reasoning effort a request asks for or a response echoes."""
-        body = mapping(body)
-        return single_effort(body.get("reasoning_effort"), mapping(body.get("reasoning")).get("effort"))
+        return named_effort(body)
 
     def error_body(self, status: int, message: str, kind: str) -> bytes:
         """Return an error answer in this format's own shape."""

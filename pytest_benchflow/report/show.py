@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.dialects._match import recorded_dialect
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.rollout import Rollout
@@ -99,7 +99,7 @@ def _steps(rollout: Rollout) -> Iterator[str]:
         return
     for index, exchange in enumerate(read_records(rollout.dir.llm)):
         request, response = mapping(exchange.get("request")), mapping(exchange.get("response"))
-        dialect = dialect_for(str(request.get("path")))
+        dialect = recorded_dialect(str(request.get("path")))
         status, body, error = response.get("status_code"), response.get("body"), exchange.get("error")
         if dialect is None:
             yield f"{index:>3}  {one_line(request.get('path'))}: HTTP {one_line(status)}"

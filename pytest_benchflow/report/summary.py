@@ -186,12 +186,12 @@ def _effort(rollout: Rollout) -> tuple[int, int] | None:
     asked = rollout.config.get("reasoning_effort")
     if asked is None:
         return None
-    from pytest_benchflow.dialects._match import dialect_for
+    from pytest_benchflow.dialects._match import recorded_dialect
 
     kept = seen = 0
     for exchange in rollout.exchanges:
         request = mapping(exchange.get("request"))
-        dialect = dialect_for(str(request.get("path")))
+        dialect = recorded_dialect(str(request.get("path")))
         if dialect is None:
             continue
         seen += 1

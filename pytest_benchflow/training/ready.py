@@ -10,6 +10,7 @@ from pytest_benchflow.records.values import reward_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from pytest_benchflow.contracts import ToolCall
     from pytest_benchflow.training.threads import Exchange
     from pytest_benchflow.training.tree import TurnTree
 
@@ -61,7 +62,9 @@ def _ended_badly(result: Mapping[str, Any], exchanges: Sequence[Exchange]) -> Re
 
 def _policy_incomplete(exchanges: Sequence[Exchange], tree: TurnTree, terminal: Collection[str]) -> Refusal | None:
     policy = [exchange for exchange in exchanges if exchange.role == "policy"]
-    unmapped = next((e for e in policy if e.outcome == "completed" and e.unsupported), None)
+    # Whose an exchange without a history is cannot be told.
+    doubtful = (e for e in exchanges if e.role == "policy" or e.thread < 0)
+    unmapped = next((e for e in doubtful if e.outcome == "completed" and e.unsupported), None)
     if unmapped is not None:
         return Refusal("unsupported_item", f"exchange {unmapped.index}: {'; '.join(unmapped.unsupported)}")
     last = max(policy, key=lambda e: e.order, default=None)
@@ -75,15 +78,24 @@ def _policy_incomplete(exchanges: Sequence[Exchange], tree: TurnTree, terminal: 
         return Refusal(
             "partial_trajectory", f"The last request of the policy, exchange {last.index}, ended as {last.outcome}."
         )
-    threads = {exchange.thread for exchange in policy}
-    # A request for a summary, a side call, may be the only one that carries the last results before a compaction.
-    told = tree.turns(exchange.node for exchange in exchanges if exchange.thread in threads)
-    answered = {turn.tool_call_id for turn in told if turn.role == "tool"}
+    answered = {turn.tool_call_id for turn in tree.turns(e.node for e in policy) if turn.role == "tool"}
     for exchange in policy:
         for call in exchange.answer.tool_calls if exchange.selected and exchange.answer else ():
-            if call.id not in answered and call.name not in terminal:
+            if call.id not in answered and call.name not in terminal and not _told_aside(call, exchanges, tree):
                 return Refusal(
                     "unanswered_tool_call",
                     f"The call {call.id} ({call.name}) of exchange {exchange.index} has no result.",
                 )
     return None
+
+
+def _told_aside(call: ToolCall, exchanges: Sequence[Exchange], tree: TurnTree) -> bool:
+    """Tell whether a side call holds a call and its result: a request for a summary may be the only one that does."""
+    key = tree.call_key(call)
+    for exchange in exchanges:
+        called = False
+        for turn in exchange.turns if exchange.role == "side" else ():
+            called = called or any(tree.call_key(each) == key for each in turn.tool_calls)
+            if called and turn.tool_call_id == call.id:
+                return True
+    return False

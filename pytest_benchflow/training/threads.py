@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome
-from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.dialects._match import recorded_dialect
 from pytest_benchflow.records.trajectory import Torn
-from pytest_benchflow.records.values import mapping
+from pytest_benchflow.records.values import integer, mapping
 from pytest_benchflow.training.history import ROOT, Histories
 from pytest_benchflow.training.tree import NO_TOOLS, Offer, TurnTree
 
@@ -118,15 +118,17 @@ def _classify(index: int, record: dict[str, Any]) -> Exchange:
     started = metadata.get("started_seq")
     order = (float(started) if isinstance(started, int | float) else float(index), index)
     path = str(request.get("path") or "").partition("?")[0]
-    dialect = dialect_for(path)
-    status = response.get("status_code")
+    dialect = recorded_dialect(path)
+    status = integer(response.get("status_code"))
     body = response.get("body")
-    if dialect is None:
+    if status is None and response.get("status_code") is not None:
+        outcome = Outcome("error", f"status_code is {response['status_code']!r}, not a status")
+    elif dialect is None:
         outcome = Outcome(
             "error" if error or status is None or status >= 400 else "partial", f"no dialect for {path!r}"
         )
     else:
-        outcome = dialect.outcome(status if isinstance(status, int) else None, body, error)
+        outcome = dialect.outcome(status, body, error)
     usage = dialect.usage(body) if dialect is not None and body is not None else None
     return Exchange(index, order, outcome.kind, outcome.reason, dialect, usage=usage, response=body, metadata=metadata)
 
@@ -139,6 +141,9 @@ def _resolve(exchange: Exchange, request: dict[str, Any], tree: TurnTree, histor
         return
     if not isinstance(body, dict):
         exchange.unsupported = ("a request without a JSON body",)
+        return
+    if not body.get(dialect.history) and not body.get("previous_response_id"):
+        exchange.unsupported = (f"a request without {dialect.history}",)
         return
     history = histories.of(dialect, body)
     exchange.merged, exchange.duplicates = history.pairing.joined, history.pairing.dropped

@@ -304,7 +304,9 @@ _VALUES = (
     TEXTS | st.integers(-(2**53), 2**53) | st.booleans() | st.none() | st.floats(allow_nan=False, allow_infinity=False)
 )
 _ARGUMENTS = st.dictionaries(TEXTS, _VALUES | st.lists(_VALUES, max_size=2), max_size=3)
-_CALLS = st.lists(st.tuples(TEXTS.filter(bool), TEXTS, _ARGUMENTS), max_size=3, unique_by=lambda call: call[0])
+_CALLS = st.lists(
+    st.tuples(TEXTS.filter(bool), TEXTS.filter(bool), _ARGUMENTS), max_size=3, unique_by=lambda call: call[0]
+)
 _COUNTS = st.integers(0, 2_000_000)
 SAID = st.builds(
     Said,

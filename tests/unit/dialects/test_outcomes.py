@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.dialects._match import dialect_for, recorded_dialect
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 GEMINI = "/v1beta/models/m:generateContent"
@@ -198,4 +198,25 @@ def test_a_body_of_no_known_shape_is_never_completed(path: str, body: Any) -> No
 )
 def test_a_path_has_one_format_or_none(path: str, name: str | None) -> None:
     dialect = dialect_for(path)
+    assert (dialect.name if dialect else None) == name
+
+
+RECORDED = {
+    "host": ("https://api.example.com/v1/chat/completions", "chat"),
+    "host-and-port": ("http://10.0.0.1:4000/v1/messages?beta=true", "messages"),
+    "provider-before": ("/openai/v1/responses", "responses"),
+    "deployment": ("/openai/deployments/m/chat/completions?api-version=1", "chat"),
+    "slash-at-the-end": ("/v1/chat/completions/", "chat"),
+    "gemini-behind-a-host": ("https://example.com/v1beta/models/m:streamGenerateContent?alt=sse", "generateContent"),
+    "plain": ("/v1/messages", "messages"),
+    "another-call": ("https://api.example.com/v1/messages/count_tokens", None),
+    "part-of-a-word": ("/v1/my-responses", None),
+    "nothing": ("", None),
+}
+
+
+@pytest.mark.parametrize("case", RECORDED.values(), ids=RECORDED.keys())
+def test_a_recorded_path_may_say_where_it_went(case: tuple[str, str | None]) -> None:
+    path, name = case
+    dialect = recorded_dialect(path)
     assert (dialect.name if dialect else None) == name

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_benchflow.contracts import ToolCall, Turn
 from pytest_benchflow.dialects.chat import dialect as chat
+from pytest_benchflow.dialects.generatecontent import dialect as generatecontent
 from pytest_benchflow.dialects.messages import dialect as messages
 from pytest_benchflow.dialects.responses import dialect as responses
 from pytest_benchflow.records.usage import Usage
@@ -184,7 +185,11 @@ MORE: dict[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "messages-half-an-input": (
         messages,
-        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "partial_json": "{"}]}]},
+        {
+            "messages": [
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "partial_json": "{"}]}
+            ]
+        },
         "tool_use with half an input",
     ),
     "messages-tools-change": (
@@ -199,6 +204,28 @@ MORE: dict[str, tuple[Any, dict[str, Any], str]] = {
 def test_what_is_missing_or_of_no_shape_is_named_too(case: tuple[Any, dict[str, Any], str]) -> None:
     dialect, body, name = case
     assert [item for turn in dialect.request_turns(body) for item in turn.unsupported] == [name]
+
+
+NAMELESS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "chat": (chat, {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"arguments": "{}"}}]}]}),
+    "chat-no-function": (chat, {"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": None}]}]}),
+    "responses": (responses, {"input": [{"type": "function_call", "call_id": "a", "arguments": "{}"}]}),
+    "messages": (
+        messages,
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": None, "input": {}}]}]},
+    ),
+    "generatecontent": (
+        generatecontent,
+        {"contents": [{"role": "model", "parts": [{"functionCall": {"id": "a", "args": {}}}]}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NAMELESS.values(), ids=NAMELESS.keys())
+def test_a_call_that_names_no_tool_cannot_be_mapped(case: tuple[Any, dict[str, Any]]) -> None:
+    dialect, body = case
+    (unsupported,) = (item for turn in dialect.request_turns(body) for item in turn.unsupported)
+    assert unsupported.endswith((" without a name", " without name"))
 
 
 def test_a_namespace_is_part_of_a_tools_name() -> None:
@@ -314,4 +341,6 @@ def test_effort_is_what_the_body_says_and_a_contradiction_shows_both() -> None:
     assert chat.effort({"reasoning_effort": "high", "reasoning": {"effort": "max"}}) == "high|max"
     assert responses.effort({"reasoning": {"effort": "low"}}) == "low"
     assert messages.effort({"output_config": {"effort": "max"}}) == "max"
+    assert messages.effort({"output_config": {"effort": "max"}, "reasoning_effort": "low"}) == "low|max"
+    assert chat.effort({"output_config": {"effort": "max"}}) == "max"
     assert [each.effort({}) for each in (chat, responses, messages)] == [None, None, None]

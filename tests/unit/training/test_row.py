@@ -275,6 +275,24 @@ def test_requests_that_are_no_model_call_are_side_exchanges(tmp_path: Path) -> N
     assert row.training_ready
 
 
+@pytest.mark.parametrize("history", [{}, {"messages": []}, {"messages": ""}], ids=["missing", "empty", "blank"])
+def test_a_completed_request_without_a_history_refuses_the_row(tmp_path: Path, history: dict[str, Any]) -> None:
+    records = three_steps()
+    del records[1]["request"]["body"]["messages"]
+    records[1]["request"]["body"] |= history
+    row = row_of(tmp_path, records)
+    assert row.exchanges[1]["reason"] == "unsupported_item"
+    assert row.reason == "unsupported_item"
+    assert "without messages" in row.row["error"]["message"]
+
+
+@pytest.mark.parametrize("status", ["500", "200", 200.5, True, []], ids=str)
+def test_a_status_that_is_none_is_never_a_success(tmp_path: Path, status: Any) -> None:
+    records = three_steps()
+    records[1]["response"]["status_code"] = status
+    assert row_of(tmp_path, records).exchanges[1]["outcome"] == "error"
+
+
 def test_prompts_file_names_the_policy_where_no_event_does(tmp_path: Path) -> None:
     title = [exchange([system("Title."), user("Other text")], assistant("x")) for _ in range(1)]
     rundir = write_records(tmp_path, [*title, exchange(OPENING, assistant("Done."))])

@@ -248,6 +248,23 @@ def test_compaction_starts_a_new_branch_of_the_policy(tmp_path: Path) -> None:
     assert row.training_ready
 
 
+def test_results_that_only_the_request_for_a_summary_carries_are_told(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.ask(assistant("", call("c1")))
+    talk.ask(assistant("", call("c2")))
+    summary = exchange(
+        [system("You summarise."), *talk.history[1:], user("Sum up.")], assistant("c1, c2 ran."), tools=None
+    )
+    after = Talk(system(), user("Earlier: c1, c2 ran."))
+    after.ask(assistant("Done."))
+    row = row_of(tmp_path / "told", [*talk.records, summary, *after.records])
+    assert roles(row) == ["policy", "policy", "side", "policy"]
+    assert row.training_ready
+    other = [system("You search."), user("x"), assistant("", call("c2", cmd="other")), result_of("c2")]
+    row = row_of(tmp_path / "untold", [*talk.records, exchange(other, assistant("y"), tools=None), *after.records])
+    assert row.reason == "unanswered_tool_call", "an id of someone else's call proves nothing"
+
+
 def test_compaction_that_leaves_only_a_summary_is_the_policy(tmp_path: Path) -> None:
     talk = Talk()
     talk.ask(assistant("", call("c1")))

@@ -232,7 +232,7 @@ def _review(options: argparse.Namespace) -> int:
     from pytest_benchflow.report.review_text import review_lines, total_lines
 
     _register_installed("checks")
-    roots, checks = rollouts_at(options.paths), checks_for(options.expect_commit)
+    roots, checks = rollouts_at(options.paths, planned=True), checks_for(options.expect_commit)
     reviews, width = [], shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNWRAPPED
     for root in roots:
         review = review_rollout(root, checks, rebuild=options.rebuild)

@@ -45,7 +45,7 @@ class Reviews:
 
         self._config = config
         self._roots = tuple(roots)
-        self.rollouts = rollouts_at(roots)
+        self.rollouts = rollouts_at(roots, planned=True)
         # pytest prints node ids as they are.
         odd = [rollout for rollout in self.rollouts if printable(rollout) != str(rollout)]
         if odd:
@@ -198,7 +198,13 @@ class RunFile(_InARun, pytest.File):
         root = self.parent.path
         review = review_rollout(root, self.reviews.checks, rebuild=self.reviews.rebuild)
         summary = replace(review.summary, directory=os.path.relpath(root, self.config.invocation_params.dir))
-        told = {"summary": summary.as_dict(), "audit": audit_text(review.audit) if review.audit else None}
+        report = review.report
+        told = {
+            "summary": summary.as_dict(),
+            "audit": audit_text(review.audit) if review.audit else None,
+            "ran": report.ran,
+            "not_applicable": report.not_applicable,
+        }
         item.user_properties.append((_PROPERTY, json.dumps(told)))
         return review
 

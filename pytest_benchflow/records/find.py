@@ -6,11 +6,13 @@ import os
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.coverage import CELLS, coverage
 from pytest_benchflow.records.journal import read_json
-from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.records.rundir import RunDir, is_run
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 # Any of these makes a directory a rollout, were it the only thing left of it.
 _MARKS = ("config.json", "result.json", "results.jsonl", "trajectory", ".lock")
@@ -26,8 +28,28 @@ def find_rollouts(path: Path) -> list[Path]:
 
     A directory with only some of a rollout's files is a rollout too, unless it is one that holds rollouts.
     """
+    return _search(path)[0]
+
+
+def find_missing(path: Path) -> list[Path]:
+    """Return where rollouts would be that a job at or below `path` planned, and that left nothing and no reason."""
+    rollouts, jobs = _search(path)
+    missing: list[Path] = []
+    for job in jobs:
+        # What is read may be a link out of the job, or a pipe.
+        plain = (job / "job.json").is_file() and not any((job / name).is_symlink() for name in ("job.json", CELLS))
+        if plain and is_run(job):
+            there = {rollout.name: True for rollout in rollouts if rollout.parent == job}
+            cells = coverage(job, there).missing
+            missing += [job / cell for cell in cells if "/" not in cell and cell not in ("", ".", "..")]
+    return sorted(missing)
+
+
+def _search(path: Path) -> tuple[list[Path], list[Path]]:
+    """Return the rollouts at or below a directory, sorted, and the directories that say they are jobs."""
     found: list[Path] = []
     doubtful: list[Path] = []
+    jobs: list[Path] = []
     waiting = [path]
     while waiting:
         place = waiting.pop()
@@ -35,8 +57,9 @@ def find_rollouts(path: Path) -> list[Path]:
         if marked and _is_surely_rollout(place):
             found.append(place)
             continue
-        if marked and not os.path.lexists(place / "job.json"):
-            doubtful.append(place)
+        is_job = os.path.lexists(place / "job.json")
+        if is_job or marked:
+            (jobs if is_job else doubtful).append(place)
         skipped = _FOREIGN | {_ATTEMPTS} if marked else {_ATTEMPTS}
         waiting += [place / name for name in _directories(place) if name not in skipped]
     holding = {parent for rollout in found for parent in rollout.parents}
@@ -45,7 +68,7 @@ def find_rollouts(path: Path) -> list[Path]:
         if place not in holding:
             found.append(place)
             holding.update(place.parents)
-    return sorted(found)
+    return sorted(found), jobs
 
 
 def is_rollout(path: Path) -> bool:

@@ -113,6 +113,8 @@ def is_run(path: Path) -> bool:
         return True
     if RunDir(path).llm.exists() or RunDir(path).acp.exists():
         return True
+    if not (path / "job.json").is_file():  # a pipe would never end
+        return False
     try:
         with (path / "job.json").open("rb") as stream:
             return b"pytest_benchflow" in stream.read(65536)

@@ -17,7 +17,7 @@ from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.audit import Audit, read_audit
 from pytest_benchflow.records.files import strange_files
-from pytest_benchflow.records.find import find_rollouts
+from pytest_benchflow.records.find import find_missing, find_rollouts
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import integer, mapping, number, reward_of, sequence
 from pytest_benchflow.report.summary import Summary
@@ -72,20 +72,24 @@ class Review:
         }
 
 
-def rollouts_at(paths: Sequence[Path]) -> list[Path]:
-    """Return the rollouts at or below paths, each once. Raises: UsageError when there is none at one of them."""
+def rollouts_at(paths: Sequence[Path], *, planned: bool = False) -> list[Path]:
+    """Return the rollouts at or below paths, each once; with `planned`, also those that a job misses.
+
+    Raises: UsageError when there is none at one of the paths.
+    """
     found: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             said = "is no directory" if path.exists() else "does not exist"
             raise UsageError(f"{path} {said}; name a rollout, a job or a directory of jobs")
         below = find_rollouts(path)
+        below += find_missing(path) if planned else []
         if not below:
             raise UsageError(
                 f"{path} holds no rollout: neither it nor a directory in it has a result.json, a config.json, "
                 "a results.jsonl or a trajectory/ of one"
             )
-        for root in below:
+        for root in sorted(below):
             found.setdefault(root.resolve(), root)
     return list(found.values())
 
@@ -109,6 +113,8 @@ def review_rollout(root: Path, checks: Mapping[str, Check], *, rebuild: bool = F
 
     Never raises for what the directory holds.
     """
+    if not root.is_dir():
+        return _unread(root, ["the job planned this rollout, and nothing of it is here"], checks)
     rollout = RebuiltRollout(root) if rebuild else Rollout(root)
     strange = strange_files(rollout.dir)
     try:

@@ -271,7 +271,9 @@ def test_junit_says_what_a_rollout_came_to(bench: Bench, job: Path) -> None:
     done.stdout.fnmatch_lines(["audit: jobs/a/good: quarantine, by Mia, *: too easy"])
     root = ET.parse(bench.path / "out.xml").getroot()  # noqa: S314 - written by the run above
     (value,) = (each.get("value") or "" for each in root.iter("property"))
-    assert json.loads(value)["summary"]["verdict"] == "pass"
+    told = json.loads(value)
+    assert told["summary"]["verdict"] == "pass"
+    assert {*told["ran"], *told["not_applicable"]} == set(SHIPPED)
 
 
 @pytest.mark.parametrize(
@@ -329,6 +331,15 @@ def test_a_rollout_without_a_result_is_unhealthy(bench: Bench, job: Path) -> Non
     done = bench.look("--benchflow-review=jobs/a/good")
     assert done.ret == 1
     done.stdout.fnmatch_lines(["FAILED jobs/a/good/config.json::check_result_readable*"])
+
+
+def test_a_rollout_that_the_job_planned_and_that_is_gone_fails(bench: Bench, job: Path) -> None:
+    plan = {"versions": {"pytest_benchflow": "0.1.0"}, "matrix": [{"rollout": name} for name in ("good", "gone")]}
+    (job / "job.json").write_text(json.dumps(plan), "utf-8")
+    done = bench.look("jobs/a", "-k", "gone")
+    assert outcomes(done) == {"failed": 1, "skipped": len(SHIPPED) - 1}
+    done.stdout.fnmatch_lines(["the job planned this rollout, and nothing of it is here"])
+    assert bench.look("jobs/a/good").ret == 0
 
 
 def test_a_name_that_a_terminal_obeys_is_refused(bench: Bench, job: Path) -> None:

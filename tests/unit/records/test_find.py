@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_benchflow.records.find import find_rollouts, is_rollout
+from pytest_benchflow.records.find import find_missing, find_rollouts, is_rollout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,3 +88,29 @@ def test_deep_and_doubtful_directories_take_no_time(tmp_path: Path) -> None:
         place.mkdir()
         (place / "results.jsonl").touch()
     assert find_rollouts(tmp_path) == [place]
+
+
+def job(path: Path, *planned: str) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    matrix = [{"rollout": name} for name in planned]
+    record = {"versions": {"pytest_benchflow": "0.1.0"}, "matrix": matrix}
+    (path / "job.json").write_text(json.dumps(record), "utf-8")
+    return path
+
+
+def test_a_planned_rollout_that_left_nothing_is_missing(tmp_path: Path) -> None:
+    here = job(tmp_path / "a", "r1", "r2", "r3", "../r4", "..", "")
+    gone = job(tmp_path / "b", "r1")
+    make(here / "r1", *WHOLE)
+    (here / "cells.jsonl").write_text('{"cell": "r3", "skipped": "needs docker"}\n', "utf-8")
+    assert find_missing(tmp_path) == [here / "r2", gone / "r1"]
+    assert find_missing(here / "r1") == []
+
+
+def test_what_must_not_be_opened_plans_nothing(tmp_path: Path) -> None:
+    here = job(tmp_path / "a", "r1")
+    (here / "job.json").rename(tmp_path / "job.json")
+    (here / "job.json").symlink_to("../job.json")
+    (tmp_path / "b").mkdir()
+    os.mkfifo(tmp_path / "b" / "job.json")
+    assert find_missing(here) == find_missing(tmp_path / "b") == []

@@ -265,5 +265,16 @@ def test_paths_are_reviewed_once_and_must_hold_something(tmp_path: Path) -> None
         rollouts_at([rundir.result])
 
 
+def test_a_rollout_that_its_job_misses_is_unhealthy(tmp_path: Path) -> None:
+    write_rollout(tmp_path / "job" / "r1")
+    plan = {"versions": {"pytest_benchflow": "0.1.0"}, "matrix": [{"rollout": "r1"}, {"rollout": "r2"}]}
+    (tmp_path / "job" / "job.json").write_text(json.dumps(plan), "utf-8")
+    roots = rollouts_at([tmp_path], planned=True)
+    assert [root.name for root in roots] == ["r1", "r2"]
+    assert [root.name for root in rollouts_at([tmp_path])] == ["r1"]
+    found = review_rollout(roots[1], checks_for())
+    assert errors(found) == {"files_are_plain": "the job planned this rollout, and nothing of it is here"}
+
+
 def test_the_list_of_shipped_checks_is_whole() -> None:
     assert set(SHIPPED) == set(all_checks()), "run python docs/make_tables.py and commit checks/_baseline.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -73,18 +74,19 @@ def check_no_step_truncated(rollout: Rollout) -> None:
     assert not cut, f"results.jsonl: trajectory[{cut[0]}] is marked truncated, though its exchange was selected"
 
 
-@check(category="training", needs=("llm", "row", "result", "ours"))
+@check(category="training", needs=("llm", "row", "result"))
 def check_row_rebuilds(rollout: Rollout) -> None:
     """Law 4: what the raw trajectory says, rebuilt, is what the row on disk says."""
     fresh, stored = rebuilt(rollout).row, the_row(rollout)
-    different = [key for key in ("prompt", "completion") if fresh[key] != stored.get(key)]
+    differ = _differ if is_ours(rollout) else _say_differently
+    different = differ(fresh, stored, ("prompt", "completion"))
     # Which steps there are is law 2; what is in each is this one.
     steps = {_exchange_index(step): step for step in fresh["trajectory"]}
     for number, step in enumerate(sequence(stored.get("trajectory"))):
         twin = steps.get(_exchange_index(step))
         if twin is not None:
-            keys = ("prompt", "completion", "response", "extras")
-            different += [f"trajectory[{number}].{key}" for key in keys if twin[key] != step.get(key)]
+            keys = differ(twin, step, ("prompt", "completion", "response", "extras"))
+            different += [f"trajectory[{number}].{key}" for key in keys]
     assert not different, f"results.jsonl: {', '.join(different)} differ from the row rebuilt from the raw trajectory"
 
 
@@ -94,7 +96,7 @@ def check_row_reward_agrees(rollout: Rollout) -> None:
     row = the_row(rollout)
     for key in ("reward", "score"):
         value = row.get(key, rollout.reward)
-        assert value == rollout.reward, (
+        assert value == rollout.reward and not isinstance(value, bool), (
             f"results.jsonl: {key} is {value!r}; result.json has the reward {rollout.reward!r}"
         )
 
@@ -103,6 +105,12 @@ def check_row_reward_agrees(rollout: Rollout) -> None:
 def check_messages_well_formed(rollout: Rollout) -> None:
     """Messages have a known role, one system message at most and first, and every result follows its call."""
     row = the_row(rollout)
+    whole = [*_listed("results.jsonl", row, required=True)]
+    for number, step in enumerate(sequence(row.get("trajectory"))):
+        _listed(f"results.jsonl: trajectory[{number}]", mapping(step), required=False)
+    answered = any(mapping(message).get("role") == "assistant" for message in whole)
+    ready = mapping(row.get("info")).get("training_ready") is True
+    assert answered or not ready, "results.jsonl: the row is ready for training, and holds no answer"
     tools = row.get("tool_defs", row.get("tools"))
     offers_tools = bool(tools) and tools != "[]"
     known: list[Any] = []
@@ -135,6 +143,49 @@ def check_no_leaked_keys(rollout: Rollout) -> None:
     """No solution, hidden test data or private reasoning is in the row, at any depth."""
     leaked = next((leak for where, part in row_parts(rollout) if (leak := _leak(part, where))), None)
     assert leaked is None, f"{leaked} is banned from training rows"
+
+
+def _differ(fresh: dict[str, Any], stored: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
+    return [key for key in keys if fresh[key] != stored.get(key)]
+
+
+def _say_differently(fresh: dict[str, Any], stored: dict[str, Any], _keys: tuple[str, ...]) -> list[str]:
+    """Compare what the model says: other tools may window its prompts, and keep its answers in their own way."""
+    mine, theirs = sequence(fresh["completion"]), sequence(stored.get("completion"))
+    if [message["role"] for message in mine] != [mapping(message).get("role") for message in theirs]:
+        return []
+    pairs = ((one, other) for one, other in zip(mine, theirs, strict=True) if one["role"] == "assistant")
+    return ["completion"] if any(_said(one) != _said(other) and not _is_redacted(other) for one, other in pairs) else []
+
+
+def _said(message: dict[str, Any]) -> tuple[str, list[tuple[Any, Any, Any]]]:
+    """Return the words of a message and what it calls, whatever the spelling of either."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    words = "".join(str(mapping(part).get("text") or "") for part in parts)
+    called = []
+    for call in map(mapping, sequence(message.get("tool_calls"))):
+        function = mapping(call.get("function"))
+        arguments = function.get("arguments")
+        # That arguments are no JSON is another check's business.
+        with suppress(orjson.JSONDecodeError):
+            arguments = orjson.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        called.append((call.get("id"), function.get("name"), arguments))
+    return "".join(words.split()), called
+
+
+def _is_redacted(message: dict[str, Any]) -> bool:
+    return "redact" in str(message).lower() or "***" in str(message)
+
+
+def _listed(where: str, holder: dict[str, Any], *, required: bool) -> list[Any]:
+    """Return the messages of a row or a step. Raises: AssertionError when they are no lists."""
+    keys = ("messages",) if isinstance(holder.get("messages"), list) else ("prompt", "completion")
+    for key in keys:
+        value = holder.get(key)
+        kept = isinstance(value, list) or (value is None and not required)
+        assert kept, f"{where}: {key} is a {type(value).__name__}, not a list of messages"
+    return [message for key in keys for message in sequence(holder.get(key))]
 
 
 def _conversations(row: dict[str, Any]) -> Iterator[tuple[str, list[Any], list[Any]]]:

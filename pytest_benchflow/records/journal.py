@@ -10,7 +10,7 @@ import orjson
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.files import write_whole
-from pytest_benchflow.records.jsontext import dumps, loads
+from pytest_benchflow.records.jsontext import dumps, loads, strict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,9 +88,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds an object. Raises: RecordError."""
+    """Read a JSON file that holds an object, no key of it twice. Raises: RecordError."""
     try:
-        value = loads(path.read_bytes())
+        value = strict(path.read_bytes())
     except FileNotFoundError:
         raise RecordError(f"{path}: there is no such file") from None
     except OSError as error:

@@ -204,6 +204,10 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
         {"no_leaked_keys", WHOLE},
     ),
     ("gold-solution", in_row(lambda row: row["info"].update(gold_solution="x")), {"no_leaked_keys"}),
+    ("a-reward-that-is-no-number", in_row(lambda row: row.update(reward=True)), {"row_reward_agrees"}),
+    ("a-conversation-of-no-shape", in_row(lambda row: row.update(completion="Done.")), {"messages_well_formed", WHOLE}),
+    ("a-step-of-no-shape", set_step("prompt", {"role": "user"}), {"messages_well_formed", WHOLE}),
+    ("ready-without-an-answer", in_row(lambda row: row.update(completion=[])), {"messages_well_formed", WHOLE}),
     ("a-reward-of-its-own", in_row(lambda row: row.update(reward=0.5)), {"row_reward_agrees"}),
     ("verdict-that-the-reward-forbids", in_result(verdict="fail"), {"verdict_agrees"}),
 ]
@@ -343,6 +347,15 @@ def test_damage_is_a_finding_that_names_file_and_line(tmp_path: Path, name: str,
 
 
 @pytest.mark.parametrize("name", ["llm", "acp", "row", "result", "config"])
+def test_a_key_that_is_there_twice_is_damage(tmp_path: Path, name: str) -> None:
+    rundir = write_rollout(tmp_path)
+    path = getattr(rundir, name)
+    path.write_bytes(path.read_bytes().replace(b"{", b'{"twice": 1, "twice": 2, ', 1))
+    said = [finding.message for finding in review(rundir).errors]
+    assert any("'twice' is there twice" in message and path.name in message for message in said), said
+
+
+@pytest.mark.parametrize("name", ["llm", "acp", "row", "result", "config"])
 def test_a_missing_artifact_is_an_error(tmp_path: Path, name: str) -> None:
     rundir = write_rollout(tmp_path)
     getattr(rundir, name).unlink()
@@ -381,6 +394,46 @@ def test_evidence_that_other_tools_lack_is_not_applicable(tmp_path: Path) -> Non
     assert {"every_request_recorded", "tokens_add_up", "excluded_have_reasons", "verifier_started_after_agent"} <= set(
         report.not_applicable
     )
+
+
+def answer_of_step(row: dict[str, Any]) -> dict[str, Any]:
+    message: dict[str, Any] = row["trajectory"][1]["completion"][0]
+    return message
+
+
+def called_in_step(row: dict[str, Any], **changes: Any) -> None:
+    answer_of_step(row)["tool_calls"][0]["function"].update(changes)
+
+
+def said_in_parts(row: dict[str, Any]) -> None:
+    row["completion"][0]["content"] = [{"type": "text", "text": "I look."}]
+
+
+def windowed(row: dict[str, Any]) -> None:
+    row["prompt"], row["completion"] = row["prompt"] + row["completion"][:2], row["completion"][2:]
+
+
+OTHERS_ROWS: dict[str, tuple[Fault, bool]] = {
+    "as-it-is": (in_row(lambda row: row), True),
+    "no-content": (in_row(lambda row: answer_of_step(row).update(content=None)), True),
+    "written-anew": (in_row(lambda row: called_in_step(row, arguments='{"cmd":"sed -i s/x/y/ parse.py"}')), True),
+    "content-in-parts": (in_row(said_in_parts), True),
+    "a-window": (in_row(windowed), True),
+    "a-secret-taken-out": (in_row(lambda row: row["completion"][0].update(content="[REDACTED]")), True),
+    "another-answer": (in_row(lambda row: row["completion"][0].update(content="I guess.")), False),
+    "another-call-in-a-step": (in_row(lambda row: answer_of_step(row)["tool_calls"][0].update(id="c9")), False),
+    "other-arguments-in-a-step": (in_row(lambda row: called_in_step(row, arguments='{"cmd":"rm -rf ."}')), False),
+    "no-call-in-a-step": (in_row(lambda row: answer_of_step(row).pop("tool_calls")), False),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS_ROWS.values(), ids=OTHERS_ROWS.keys())
+def test_other_tools_rows_say_what_the_model_said_in_their_own_way(tmp_path: Path, case: tuple[Fault, bool]) -> None:
+    change, agrees = case
+    rundir = write_rollout(tmp_path)
+    edit(rundir.config, lambda value: value.pop("plugin_version"))
+    change(rundir)
+    assert failed(review(rundir)) == (set() if agrees else {WHOLE})
 
 
 @pytest.mark.parametrize("counted", ["used", "billed"])

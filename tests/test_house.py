@@ -26,6 +26,7 @@ FLOORS = [
     ["rollout", "report"],
     ["collect", "fixtures"],
     ["plugin", "cli"],
+    ["__main__"],
 ]
 ORDERED_FLOOR = 1
 

@@ -105,13 +105,18 @@ def _converse(
 ) -> Refusal | None:
     """Add the conversation to the row and return what forbids training on it, None when nothing does."""
     messages = Messages()
-    steps = [_step(exchange, messages, result) for exchange in exchanges if exchange.selected]
+    tool_defs, conflicts = tool_union(exchanges)
+    selected = [exchange for exchange in exchanges if exchange.selected]
+    # A step whose tools are the row's does not repeat them.
+    own = {
+        offer: {} if offer.tools == tool_defs else {"tool_defs": offer.tools} for offer in {e.offer for e in selected}
+    }
+    steps = [_step(exchange, messages, result) | own[exchange.offer] for exchange in selected]
     prompt, completion = _conversation(exchanges, messages, prompts)
     if no is None and messages.problems:
         no = Refusal("invalid_arguments", "; ".join(messages.problems.values()))
         row |= _closed(no)
         row["info"] |= _readiness(no)
-    tool_defs, conflicts = tool_union(exchanges)
     row |= {"prompt": prompt, "completion": completion, "tool_defs": tool_defs, "trajectory": steps}
     row["info"] |= {
         "tool_conflicts": conflicts,

@@ -12,6 +12,7 @@ from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.rundir import RunDir
 from tests.unit.rollouts import (
     PROMPT,
+    TOOLS,
     Talk,
     assistant,
     call,
@@ -127,6 +128,14 @@ def lost_completion(path: Path) -> None:
     write_lines(rundir.acp, [{"phase": "agent", **event} for event in events])
 
 
+def in_row_of_two_lists(path: Path) -> None:
+    """Take the list of its own from a step that was offered fewer tools than the row has."""
+    talk = Talk()
+    talk.ask(assistant("", call("c1", cmd="ls")), tools=TOOLS[:1])
+    talk.ask(assistant("", call("c2", "finish", message="Done.")))
+    edit(write_rollout(path, talk.records).row, lambda row: row["trajectory"][0].pop("tool_defs"))
+
+
 EARLIER = {"check": "no_infrastructure_error", "severity": "error", "category": "infra", "message": "sandbox: gone"}
 MAX: Json = {"reasoning_effort": "max"}
 FAULTS: list[tuple[str, Fault, str]] = [
@@ -137,6 +146,7 @@ FAULTS: list[tuple[str, Fault, str]] = [
         in_row(lambda row: row["trajectory"][1].update(tool_defs=row["tool_defs"][:1])),
         "tools_are_the_union",
     ),
+    ("law-6-a-step-lost-its-own-list", in_row_of_two_lists, "tools_are_the_union"),
     ("law-7-another-effort", rollout(asking({"reasoning": {"effort": "high"}}), **MAX), "effort_kept"),
     ("law-7-no-effort", rollout(three_steps(), **MAX), "effort_kept"),
     (

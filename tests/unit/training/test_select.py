@@ -314,6 +314,16 @@ def test_tools_of_the_row_are_the_union_with_the_last_schema(tmp_path: Path) -> 
     assert row.row["info"]["tool_conflicts"] == ["bash"]
 
 
+def test_a_step_has_a_list_of_its_own_where_its_tools_are_not_the_rows(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.ask(assistant("", call("c1")), tools=[tool("bash", "cmd")])
+    talk.ask(assistant("", call("c2")), tools=[tool("bash", "cmd"), tool("edit", "path")])
+    talk.ask(assistant("Done."), tools=[tool("bash", "cmd"), tool("edit", "path")])
+    first, *rest = row_of(tmp_path, talk.records).row["trajectory"]
+    assert [each["function"]["name"] for each in first["tool_defs"]] == ["bash"]
+    assert not any("tool_defs" in step for step in rest)
+
+
 def test_side_tools_stay_out_of_the_row(tmp_path: Path) -> None:
     side = exchange(
         [system("You search."), user("split")], assistant("", call("w", "web", q="split")), tools=[tool("web")]

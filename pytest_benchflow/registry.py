@@ -20,7 +20,10 @@ _registered: dict[str, dict[str, Any]] = {}
 
 
 def register(kind: str, name: str, plugin: Any) -> None:
-    """Add a plug-in of `kind` (agents, sandboxes, checks, exporters) that a hook offered. Raises: UsageError on a taken name."""
+    """Add a plug-in of `kind` (agents, sandboxes, checks, exporters) that a hook offered.
+
+    Raises: UsageError on a taken name.
+    """
     if name in _registered.setdefault(kind, {}) or canonical(kind, name) in shipped(kind):
         raise UsageError(f"{kind}: the name {name!r} is taken; registered plug-ins need a name of their own")
     _registered[kind][name] = plugin

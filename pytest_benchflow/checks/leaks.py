@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.checks._actions import actions_by_id, event_id
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import RebuiltRollout, fresh_content, rebuilt, row_parts
-from pytest_benchflow.checks._secrets import secrets_in, secrets_in_values
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_lines
+from pytest_benchflow.records.secrets import secrets_in, secrets_in_values
 from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
@@ -139,9 +139,9 @@ def _raw(path: Path, root: Path) -> Iterator[tuple[str, str]]:
         with path.open("rb") as file:
             while file.tell() < _LONGEST and (chunk := file.read(_CHUNK)):
                 data = before + chunk
-                for offset, kind in secrets_in(data):
-                    number = line + data.count(b"\n", 0, offset)
-                    yield f"{name}:{number}", kind
+                for found in secrets_in(data):
+                    number = line + data.count(b"\n", 0, found.start)
+                    yield f"{name}:{number}", found.kind
                 before = data[-_OVERLAP:]
                 line += data.count(b"\n") - before.count(b"\n")
     except OSError:

@@ -14,8 +14,9 @@ from pytest_benchflow.errors import RecordError
 from pytest_benchflow.exporters._branches import branches, offering
 from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.journal import read_json
-from pytest_benchflow.records.redact import Redactor
+from pytest_benchflow.records.redact import MARK, Redactor
 from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.records.secrets import without_secrets
 from pytest_benchflow.records.values import mapping, reward_of
 from pytest_benchflow.training.messages import Messages, scrub
 from pytest_benchflow.training.row import build_row
@@ -88,6 +89,16 @@ def _result(rundir: RunDir) -> dict[str, Any]:
     raise Skipped("unreadable_result", str(fault)) from None
 
 
+class _Redactor(Redactor):
+    """Takes out all that a review would call a secret: what leaves for training is not looked at again."""
+
+    def text(self, value: str) -> str:
+        """Return a text without secrets."""
+        text, found = without_secrets(super().text(value), MARK)
+        self.count += found
+        return text
+
+
 class _Builder:
     """Makes conversations of a rollout's branches; what branches share is made once."""
 
@@ -97,7 +108,7 @@ class _Builder:
         self._info = info
         self._agent_version = agent_version
         self._messages = Messages()
-        self._redactor = Redactor()
+        self._redactor = _Redactor()
         self._made: dict[int, tuple[dict[str, Any], dict[str, Any], int]] = {}
         self._told: set[int] = set()  # exchanges that a branch made before holds
 
@@ -157,7 +168,7 @@ class _Builder:
 @functools.lru_cache(maxsize=32)
 def _redacted_tools(raw: bytes) -> tuple[list[dict[str, Any]], int]:
     """Return tools without secrets, and how many they held; most rollouts of an agent offer the same ones."""
-    redactor = Redactor()
+    redactor = _Redactor()
     return redactor.value(orjson.loads(raw)), redactor.count
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMATS = [name.replace("_", "-") for name in registry.shipped("exporters")]
 KEY = "sk-proj-FAKE0000FAKE0000FAKE0000"
+SIGNED = "eyJGQUtFMDAwMEZBS0U." + "eyJGQUtFMDAwMEZBS0U." + "FAKE0000FAKE0000FAKE0000"
 
 
 @pytest.fixture(params=FORMATS)
@@ -126,22 +127,23 @@ def test_side_calls_are_written_on_request_only(form: str, tmp_path: Path) -> No
     assert (done.rows, done.side_rows) == (2, 1)
 
 
+@pytest.mark.parametrize("key", [KEY, SIGNED], ids=["api-key", "signed-token"])
 @pytest.mark.parametrize("place", ["task", "tool output", "answer", "arguments", "escaped arguments", "tool"])
-def test_no_secret_is_written_and_what_changed_is_counted(form: str, place: str, tmp_path: Path) -> None:
-    talk = Talk(system(), user(f"Use {KEY}." if place == "task" else PROMPT))
-    listed = call("c1", cmd=f"curl -H {KEY}" if place == "arguments" else "ls")
+def test_no_secret_is_written_and_what_changed_is_counted(form: str, place: str, key: str, tmp_path: Path) -> None:
+    talk = Talk(system(), user(f"Use {key}." if place == "task" else PROMPT))
+    listed = call("c1", cmd=f"curl -H {key}" if place == "arguments" else "ls")
     if place == "escaped arguments":
-        listed["function"]["arguments"] = json.dumps({"cmd": KEY}).replace("-", "\\u002d")
+        listed["function"]["arguments"] = json.dumps({"cmd": key}).replace("-", "\\u002d")
     if place == "tool":
         talk.options["tools"] = [tool("bash", "cmd"), tool("finish", "message")]
-        talk.options["tools"][0]["function"]["description"] = f"Send {KEY}."
-    talk.ask(assistant(f"I know {KEY}." if place == "answer" else "I look.", listed), used=False)
+        talk.options["tools"][0]["function"]["description"] = f"Send {key}."
+    talk.ask(assistant(f"I know {key}." if place == "answer" else "I look.", listed), used=False)
     talk.history += [talk.records[0]["response"]["body"]["choices"][0]["message"]]
-    talk.history += [result_of("c1", f"KEY={KEY}" if place == "tool output" else "nothing")]
+    talk.history += [result_of("c1", f"KEY={key}" if place == "tool output" else "nothing")]
     talk.ask(assistant("Done."))
     write_rollout(tmp_path / "job" / "one", talk.records)
     rows, done = exported(form, tmp_path / "job", manifest=tmp_path / "manifest.json")
-    assert not [text for text in strings(rows) if KEY in text]
+    assert not [text for text in strings(rows) if key in text]
     assert "[REDACTED]" in "".join(strings(rows))
     assert done.redactions == 1
     assert done.trainable_redacted == (place in ("answer", "arguments", "escaped arguments"))

@@ -9,9 +9,9 @@ import pytest
 
 from pytest_benchflow.checks import run_checks
 from pytest_benchflow.checks._evidence import RebuiltRollout
-from pytest_benchflow.checks._secrets import secrets_in
 from pytest_benchflow.records.redact import MARK, Redactor
 from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.records.secrets import secrets_in, without_secrets
 from tests.unit.checks.test_faults import doing
 from tests.unit.rollouts import edit, write_rollout
 
@@ -55,6 +55,17 @@ def test_shapes_are_found_plain_and_in_json(secret: str, around: str) -> None:
         assert secrets_in(form.encode()), form
 
 
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def test_what_is_found_is_taken_out_whole_and_nothing_else(secret: str) -> None:
+    clean, found = without_secrets(f"before\n{secret}\nafter", MARK)
+    assert found
+    assert A36 not in clean
+    assert "corr3ct" not in clean
+    assert clean.startswith("before\n")
+    assert clean.endswith("after") or "PRIVATE" in secret
+    assert not secrets_in(clean.encode())
+
+
 @pytest.mark.parametrize(
     "secret", [text for name, text in SECRETS.items() if name in ("api-key", "github-token", "jwt")]
 )
@@ -80,6 +91,7 @@ ORDINARY = {
 def test_ordinary_text_is_no_secret(text: str) -> None:
     for form in (text, json.dumps(text)):
         assert not secrets_in(form.encode())
+    assert without_secrets(text, MARK) == (text, 0)
 
 
 KEY = SECRETS["api-key"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_benchflow.records.jsontext import dumps
 
@@ -74,6 +74,8 @@ _PASSWORDS = (
     ),
 )
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\\+[nr]|\s)*[A-Za-z0-9+/=]{40}")
+_PRIVATE_KEY_END = re.compile(rb"-----END (?:[A-Z]+ )*PRIVATE KEY-----")
+_MORE = re.compile(rb"[A-Za-z0-9_.~+/-]*=*")
 _PLACEHOLDER = re.compile(
     rb"redacted|left.out|x{6,}|\*{3,}|your[-_ ]|change.?me|placeholder|<|\$\{|dummy|not[-_]a[-_]", re.IGNORECASE
 )
@@ -85,9 +87,17 @@ _BATCH = 1 << 10
 _MOST = 4000
 
 
-def secrets_in(data: bytes) -> list[tuple[int, str]]:
-    """Return (offset, kind) for each thing in a text that looks like a secret, sorted."""
-    found: dict[int, str] = {}
+class Found(NamedTuple):
+    """A stretch of a text that looks like a secret."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def secrets_in(data: bytes) -> list[Found]:
+    """Return each thing in a text that looks like a secret, by where it starts."""
+    found: dict[int, Found] = {}
     looked = 0
     mask = data.translate(_LETTERS)
     at = mask.find(_RUN)
@@ -97,35 +107,56 @@ def secrets_in(data: bytes) -> list[tuple[int, str]]:
         if data[at - 5 : at] not in _IDS and _HINT.search(data, max(0, at - _BEFORE), at + _PREFIX):
             looked += 1
             if looked > _MOST:
-                found[at] = "more of what may be secrets than was looked at"
+                found[at] = Found(at, len(data), "more of what may be secrets than was looked at")
                 break
-            found |= _around(data, at)
+            for each in _around(data, at):
+                found.setdefault(each.start, each)
         at = mask.find(_RUN, end)
     if b"PRIVATE KEY-----" in data:
-        found |= {match.start(): "a private key" for match in _PRIVATE_KEY.finditer(data)}
+        for match in _PRIVATE_KEY.finditer(data):
+            closing = _PRIVATE_KEY_END.search(data, match.end())
+            found[match.start()] = Found(match.start(), closing.end() if closing else len(data), "a private key")
     for kind, literal, shape in _PASSWORDS:
         if literal in data:
             for match in shape.finditer(data):
                 if _is_secret(match.group(1), least=5):
-                    found.setdefault(match.start(), kind)
-    return sorted(found.items())
+                    found.setdefault(match.start(1), Found(*match.span(1), kind))
+    return sorted(found.values())
 
 
-def _around(data: bytes, run: int) -> dict[int, str]:
-    """Return the secrets that a run of letters and digits is part of, by where they begin."""
-    found: dict[int, str] = {}
+def without_secrets(text: str, mark: str) -> tuple[str, int]:
+    """Return a text in which what looks like a secret is replaced by `mark`, and how many there were."""
+    data = text.encode("utf-8", "surrogatepass")
+    found = secrets_in(data)
+    if not found:
+        return text, 0
+    pieces, position = [], 0
+    for each in found:
+        if each.start >= position:
+            pieces += [data[position : each.start], mark.encode()]
+        position = max(position, each.end)
+    return b"".join([*pieces, data[position:]]).decode("utf-8", "surrogatepass"), len(found)
+
+
+def _around(data: bytes, run: int) -> Iterator[Found]:
+    """Yield the secrets that a run of letters and digits is part of."""
     begin, end = max(0, run - _BEFORE), run + _AFTER
     for hint in _HINT.finditer(data, begin, run + _PREFIX):
         match = _SHAPE.match(data, hint.start(), end) if _begins_word(data, hint.start()) else None
         if match is not None and match.lastindex is not None:
             if _is_secret(match.group()):
-                found.setdefault(match.start(), _KINDS[match.lastindex - 1])
+                yield Found(match.start(), _end(data, match.end()), _KINDS[match.lastindex - 1])
         elif hint.group()[:1] in b"BbKkSsTtPp":
             for kind, shape in _NEXT_TO_NAMES:
                 named = shape.search(data, begin, end)
                 if named is not None and _is_secret(named.group(1)):
-                    found.setdefault(named.start(), kind)
-    return found
+                    yield Found(named.start(1), _end(data, named.end(1)), kind)
+
+
+def _end(data: bytes, end: int) -> int:
+    """Return where a secret ends that may go on past what was looked at."""
+    match = _MORE.match(data, end)
+    return match.end() if match is not None else end
 
 
 def _begins_word(data: bytes, start: int) -> bool:
@@ -151,6 +182,6 @@ def secrets_in_values(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, 
 
 def _numbered(pieces: list[bytes], numbers: list[int]) -> Iterator[tuple[int, str]]:
     starts: list[int] = []
-    for offset, kind in secrets_in(b"\n".join(pieces)):
+    for found in secrets_in(b"\n".join(pieces)):
         starts = starts or list(itertools.accumulate((len(piece) + 1 for piece in pieces), initial=0))
-        yield numbers[bisect_right(starts, offset) - 1], kind
+        yield numbers[bisect_right(starts, found.start) - 1], found.kind

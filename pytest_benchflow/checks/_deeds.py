@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 # A call without any of these words is neither parsed nor judged.
 _MARKS = re.compile(
     r"/log|/tests|/solution|/oracle|/verifier|BENCHFLOW_|solve\.sh|test_outputs|SKILL\.md|conftest|customize|\.pth\b|bin/|_exit|"
-    r"\bgit\b|site-packages|pytest|unittest|ld\.so|\.bashrc|profile|/etc/environment|/skills/"
+    r"\bgit\b|site-packages|pytest|unittest|ld\.so|\.bashrc|profile|/etc/environment|/skills/|"
+    r"(?:^|[\s'\"=(])/[losv]?\w{0,7}[*?\[]"
 )
 _PATHS = (
     "path", "file_path", "filePath", "absolute_path", "filename", "file", "target_file", "notebook_path",
-    "relative_path", "paths",
+    "relative_path", "paths", "files", "file_paths",
 )  # fmt: skip
 _CONTENTS = (
     "content", "contents", "file_text", "new_str", "new_string", "newString", "new", "new_source", "insert_text",
     "code_edit", "text", "replacement",
 )  # fmt: skip
-_COMMANDS = ("command", "cmd", "script", "keystrokes", "commands", "bash_command", "shell_command")
+_COMMANDS = ("command", "cmd", "script", "keystrokes", "commands", "bash_command", "shell_command", "chars")
 _CODES = ("code", "source_code", "python_code")
 _PATCHES = ("patch", "patchText", "patch_text", "diff", "input")
 _DIRECTORIES = ("workdir", "cwd", "working_directory", "working_dir", "dir_path")
@@ -104,12 +105,13 @@ def _of_action(action: Action, cwd: str | None) -> Iterator[Operation]:
     if not isinstance(arguments, dict):
         return
     here = next((arguments[key] for key in _DIRECTORIES if isinstance(arguments.get(key), str)), cwd)
-    path = next((arguments[key] for key in _PATHS if isinstance(arguments.get(key), str)), None)
-    if path is not None:
+    paths = [path for key in _PATHS for path in _names(arguments.get(key))]
+    for path in paths:
         yield from _file(action.tool, path, arguments, here)
-    else:
-        for key in _COMMANDS:
-            for command in _command_texts(arguments.get(key)):
+    for key in _COMMANDS:
+        for command in _command_texts(arguments.get(key)):
+            # Beside a path a single word is what an editor is to do with it.
+            if not paths or not command.isidentifier():
                 yield from operations(command, here)
     for key in _PATCHES:
         if isinstance(arguments.get(key), str):
@@ -117,6 +119,15 @@ def _of_action(action: Action, cwd: str | None) -> Iterator[Operation]:
     for key in _CODES:
         if isinstance(arguments.get(key), str):
             yield Operation("code", action.tool, content=arguments[key])
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Yield the paths in an argument: one, or a list of them or of objects with one."""
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            yield from (item[key] for key in _PATHS if isinstance(item.get(key), str))
 
 
 def _file(tool: str, path: str, arguments: dict[str, Any], cwd: str | None) -> Iterator[Operation]:
@@ -130,7 +141,8 @@ def _file(tool: str, path: str, arguments: dict[str, Any], cwd: str | None) -> I
         texts += [text_of({key: mapping(edit).get(key) for key in _CONTENTS}) for edit in edits]
     if texts or _EDITS.search(str(verb)):
         yield Operation("write", tool, path, content="\n".join(texts))
-    elif not _LOOKS.match(tool):
+    elif not _LOOKS.match(tool) and not (verb == "view" and path.count("/") == 1):
+        # An editor's view of a directory is a list of its files.
         yield Operation("read", tool, path)
 
 

@@ -50,7 +50,7 @@ _TOKEN = re.compile(
     r"|(?P<comment>#[^\n]*)"
     r"|(?P<redirect>\d*(?:>>|>\||>&|<<<|<&|<>|>|<)|&>>?)"
     r"|(?P<end>&&|\|\|?&?|;;?|&|\n|\(|\)|`)"
-    r"|(?P<word>(?:\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\s'\"\\|&;()<>`]|['\"\\])+)",
+    r"|(?P<word>(?:\$\((?:[^()]|\([^()]{0,500}\)){0,2000}\)|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|[^\s'\"\\|&;()<>`]|['\"\\])+)",
     re.DOTALL,
 )
 _PIECE = re.compile(r"\\(.)|'([^']*)'|\"((?:\\.|[^\"\\])*)\"|(.)", re.DOTALL)
@@ -61,6 +61,10 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _BEFORE = _words("then do else if elif while until ! { time sudo exec command builtin nohup env nice stdbuf setsid")
 _WITH_VALUE = {"timeout": 1, "chroot": 1, "taskset": 1, "flock": 1}
 _SHELLS = _words("sh bash dash zsh ksh ash busybox")
+# They run later what they are given, which may begin with the times.
+_SCHEDULERS = _words("crontab at batch")
+_SCHEDULE = re.compile(r"^[ \t]*(?:(?:[\d*/,-]+[ \t]+){5}|@\w+[ \t]+)", re.MULTILINE)
+_GROUP_PIPED = re.compile(r"\s*\|(?!\|)")
 # They name files and do not open them, or say something about them only.
 _LOOKING = _words(
     "ls cd pushd popd echo printf test [ [[ stat file which type whereis find mkdir du df dirname basename "
@@ -95,8 +99,11 @@ class _Reader:
         if self._depth > _DEPTH:
             return
         before: list[Operation] = []
+        said: str | None = None
         directories: list[str | None] = []
         for command in _commands(script):
+            if command.heredoc is None:
+                command.heredoc = said
             while len(directories) < command.nesting:
                 directories.append(self._cwd)
             while len(directories) > command.nesting:
@@ -104,24 +111,30 @@ class _Reader:
             done = list(self._simple(command, before))
             yield from done
             before = done if command.piped else []
+            said = _said(self._expanded(command.words), command) if command.piped else None
 
     def _simple(self, command: _Command, before: list[Operation]) -> Iterator[Operation]:
-        for word in command.words:
-            for match in _INNER.finditer(word) if "$(" in word or "`" in word else ():
-                yield from _Reader(self._cwd, self._depth + 1).read(match.group(1) or match.group(2) or "")
+        inner = list(self._inner(command.words))
+        yield from inner
         words = self._expanded(command.words)
         content = _said(words, command)
         yield from self._redirects(command, words[0] if words else "", content)
         if not words:
             return
-        program, arguments = posixpath.basename(words[0]), words[1:]
+        program, arguments = posixpath.basename(words[0]), [*words[1:], *_found(inner)]
         yield Operation("run", program, words=tuple(words))
+        if "/" in words[0]:
+            yield Operation("read", program, self._path(words[0]))
         if program in ("cd", "pushd") and arguments:
             self._cwd = self._path(arguments[-1]) if arguments[-1] != "-" else None
         elif program == "for" and "in" in arguments:
             self._let(arguments[0], " ".join(arguments[arguments.index("in") + 1 :]))
         elif program in _SHELLS or program == "eval":
             yield from self._shell(program, arguments, command)
+        elif program == "trap" and arguments:
+            yield from _Reader(self._cwd, self._depth + 1).read(arguments[0])
+        elif program in _SCHEDULERS and command.heredoc is not None:
+            yield from _Reader(self._cwd, self._depth + 1).read(_SCHEDULE.sub("", command.heredoc))
         elif program == "xargs":
             yield from self._each(arguments, before)
         elif program == "find":
@@ -130,6 +143,12 @@ class _Reader:
             yield Operation("code", program, content=code)
         else:
             yield from self._files(program, arguments, content)
+
+    def _inner(self, words: list[str]) -> Iterator[Operation]:
+        """Read what stands in command substitutions."""
+        for word in words:
+            for match in _INNER.finditer(word) if "$(" in word or "`" in word else ():
+                yield from _Reader(self._cwd, self._depth + 1).read(match.group(1) or match.group(2) or "")
 
     def _redirects(self, command: _Command, program: str, content: str | None) -> Iterator[Operation]:
         for sign, target in command.redirects:
@@ -160,10 +179,9 @@ class _Reader:
     def _each(self, arguments: list[str], before: list[Operation]) -> Iterator[Operation]:
         """Read `xargs PROGRAM`: the files are those that the command before it names."""
         words = [word for word in arguments if not word.startswith("-")]
-        named: list[str] = []
+        named = _found(before)
         for operation in before:
-            given = list(operation.words[1:])
-            named += _searched(given) if operation.program == "find" else (w for w in given if not w.startswith("-"))
+            named += [w for w in operation.words[1:] if not w.startswith("-")] if operation.program != "find" else []
         if words:
             yield from self._files(posixpath.basename(words[0]), [*words[1:], *named], None)
 
@@ -195,6 +213,8 @@ class _Reader:
             yield from (Operation("write", program, path, content=content) for path in paths[first:])
         else:
             pattern = program in _PATTERN_FIRST and not any(re.match(r"-[a-zA-Z]*[ef]|--reg", w) for w in arguments)
+            if pattern and plain and program.endswith("awk"):
+                yield Operation("code", program, content=plain[0])
             yield from (Operation("read", program, path) for path in paths[pattern:])
 
     def _dd(self, arguments: list[str]) -> Iterator[Operation]:
@@ -204,6 +224,9 @@ class _Reader:
                 yield Operation("write" if key == "of" else "read", "dd", self._path(value))
 
     def _download(self, program: str, arguments: list[str]) -> Iterator[Operation]:
+        for word in arguments:
+            if word.startswith("file://"):
+                yield Operation("read", program, self._path(word.removeprefix("file://")))
         for option, value in itertools.pairwise(arguments):
             if option in ("-o", "-O", "--output", "--output-document") and not value.startswith("-"):
                 yield Operation("write", program, self._path(value), source="a download")
@@ -220,7 +243,8 @@ class _Reader:
 
     def _expanded(self, words: list[str]) -> list[str]:
         """Return the words of the command itself: assignments kept as variables, what stands before it left out."""
-        plain = [self._expand(_unquoted(word)) for word in words]
+        # What a substitution gives can be any word.
+        plain = [self._expand(_INNER.sub("*", _unquoted(word)) if "$(" in word else _unquoted(word)) for word in words]
         while plain:
             if _ASSIGNMENT.match(plain[0]):
                 name, _, value = plain.pop(0).partition("=")
@@ -281,7 +305,8 @@ def _commands(script: str) -> Iterator[_Command]:
         elif kind == "redirect":
             pending = text
         elif kind == "end":
-            command.piped = text.startswith("|") and text != "||"
+            group_piped = text == ")" and _GROUP_PIPED.match(script, match.end()) is not None
+            command.piped = group_piped or (text.startswith("|") and text != "||")
             if command.words or command.redirects:
                 yield command
             pending = None
@@ -326,6 +351,12 @@ def _said(words: list[str], command: _Command) -> str | None:
     if words and words[0] in ("echo", "printf"):
         return " ".join(words[1:])
     return None
+
+
+def _found(operations: list[Operation]) -> list[str]:
+    """Return the files whose names the commands print that look for files."""
+    looks = (operation.words[1:] for operation in operations if operation.kind == "run" and operation.program == "find")
+    return [path for words in looks for path in _searched(list(words))]
 
 
 def _searched(arguments: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +93,10 @@ def _used(rollout: Rollout, skills: list[str]) -> Iterator[str]:
 def _is_skill(path: str, skills: list[str], rollout: Rollout) -> bool:
     if any(f"/skills/{skill}/" in f"/{path}/" for skill in skills):
         return True
+    above, _, name = path.rpartition("/")
+    wild = above.rpartition("/")[0].endswith("/skills") and fnmatch.fnmatchcase("SKILL.md", name)
     # A task may be about a file of this name.
-    return path.endswith("SKILL.md") and "SKILL.md" not in prompted(rollout)
+    return (wild or path.endswith("SKILL.md")) and "SKILL.md" not in prompted(rollout)
 
 
 def _named(action: Action, skills: list[str]) -> str | None:

@@ -198,12 +198,17 @@ def test_a_plug_ins_skill_is_known_by_its_own_name(tmp_path: Path) -> None:
         ("cd ~/.codex/skills/pdf && head SKILL.md", "# PDF", True),
         ("cat /skills/ledger-rules/scripts/sum.py", "print()", True),
         ("python3 -c \"print(open('/skills/x/SKILL.md').read())\"", "# X", True),
+        ("cat /home/agent/.claude/skills/*/*.md", "# X", True),
+        ("wc -l src/skills/*", "10 src/skills/jump.py", False),
         ("cat SKILL.md", "cat: SKILL.md: No such file or directory", False),
         ("find / -name SKILL.md", "/x/SKILL.md", False),
         ("echo 'no SKILL.md here'", "no SKILL.md here", False),
         ("printf x > SKILL.md; cat SKILL.md", "x", False),
     ],
-    ids=["read", "in-its-directory", "file-of-the-tasks-skill", "in-python", "not-there", "found", "named", "own-file"],
+    ids=[
+        *("read", "in-its-directory", "file-of-the-tasks-skill", "in-python", "wild-cards", "other-skills"),
+        *("not-there", "found", "named", "own-file"),
+    ],
 )
 def test_a_rollout_without_skills_reads_none(tmp_path: Path, command: str, output: str, found: bool) -> None:
     write_rollout(tmp_path, doing(command, output), config_with={"task_skills": ["ledger-rules"]})

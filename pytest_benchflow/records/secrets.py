@@ -33,6 +33,16 @@ _SHAPES: tuple[tuple[str, str], ...] = (
     ("a Slack token", r"xox[abeoprs]-[A-Za-z0-9-]{20,}"),
     ("a Groq key", r"gsk_[A-Za-z0-9]{40,}"),
     ("an xAI key", r"xai-[A-Za-z0-9]{40,}"),
+    ("a SendGrid key", r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+    ("a Replicate token", r"r8_[A-Za-z0-9]{32,}"),
+    ("a DigitalOcean token", r"do[opr]_v1_[a-f0-9]{64}"),
+    ("a Databricks token", r"dapi[a-f0-9]{32}"),
+    ("a Docker token", r"dckr_pat_[A-Za-z0-9_-]{20,}"),
+    ("a Shopify token", r"shp(?:at|ca|pa|ss)_[a-f0-9]{32}"),
+    ("a Vault token", r"hv[bs]\.[A-Za-z0-9_-]{24,}"),
+    ("an API key (pplx-…)", r"pplx-[A-Za-z0-9]{32,}"),
+    ("a LangSmith key", r"lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}"),
+    ("an E2B key", r"e2b_[a-f0-9]{40}"),
     ("a signed token (JWT)", r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{20,}"),
 )
 # Names that make a secret of a value, and how a value follows one in a shell, in code and in JSON.
@@ -45,6 +55,7 @@ _SHAPE = re.compile("|".join(f"({shape})" for _, shape in _SHAPES).encode())
 # How a shape begins, or what is in a name, before a run or where it begins.
 _HINT = re.compile(
     rb"sk-|sk_live_|rk_live_|AKIA|ASIA|AIza|ya29\.|gh[pousr]_|github_pat_|glpat-|hf_|npm_|pypi-|dtn_|xox|gsk_|xai-|eyJ|"
+    rb"SG\.|r8_|do[opr]_v1_|dapi|dckr_pat_|shp(?:at|ca|pa|ss)_|hv[bs]\.|pplx-|lsv2_|e2b_|"
     rb"Bearer|KEY|Key|key|SECRET|Secret|secret|TOKEN|Token|token|PASSW|Passw|passw"
 )
 # What providers put before the ids of calls and answers, of which logs are full.
@@ -57,6 +68,10 @@ _NEXT_TO_NAMES = (
             rb"\"(?:\w*[_-])?(?:api[_-]?key|apiKey|access_?key|secret(?:_?key)?|(?:access|auth|refresh|id)[_-]?token|"
             rb"accessToken|token|client_?secret|clientSecret|passw(?:or)?d)\\*\"\s?:\s?\\*\"([A-Za-z0-9_+/.~-]{12,}=*)"
         ),
+    ),
+    (
+        "a value named a secret",
+        re.compile(rb"aws_secret_access_key\\*[\"']?\s{0,3}[=:]\s{0,3}\\*[\"']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])"),
     ),
     ("a bearer token", re.compile(rb"Bearer ([A-Za-z0-9_.~+/-]{20,}=*)")),
 )
@@ -77,10 +92,13 @@ _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----(?:\\+[nr]|\
 _PRIVATE_KEY_END = re.compile(rb"-----END (?:[A-Z]+ )*PRIVATE KEY-----")
 _MORE = re.compile(rb"[A-Za-z0-9_.~+/-]*=*")
 _PLACEHOLDER = re.compile(
-    rb"redacted|left.out|x{6,}|\*{3,}|your[-_ ]|change.?me|placeholder|<|\$\{|dummy|not[-_]a[-_]", re.IGNORECASE
+    rb"redacted|left.out|x{6,}|\*{3,}|your[-_ ]|change.?me|placeholder|<|\$\{|dummy|not[-_]a[-_]|example", re.IGNORECASE
 )
 _DIGIT = re.compile(rb"[0-9]")
 _WORDLIKE = re.compile(rb"[A-Za-z_.-]+\Z|[0-9.]+\Z|/|\.{1,2}/")
+
+# Names in code, such as pbkdf2_sha256: words, numbers, and words with a number, joined.
+_COMPOSED = re.compile(rb"(?:(?:[A-Za-z]+[0-9]{0,3}|[0-9]+)(?:[-_.]|\Z))+")
 
 _BATCH = 1 << 10
 # In a text of this size; only one that is made to be slow has more.
@@ -149,7 +167,7 @@ def _around(data: bytes, run: int) -> Iterator[Found]:
         elif hint.group()[:1] in b"BbKkSsTtPp":
             for kind, shape in _NEXT_TO_NAMES:
                 named = shape.search(data, begin, end)
-                if named is not None and _is_secret(named.group(1)):
+                if named is not None and _is_secret(named.group(1)) and not _COMPOSED.fullmatch(named.group(1)):
                     yield Found(named.start(1), _end(data, named.end(1)), kind)
 
 

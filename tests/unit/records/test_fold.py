@@ -212,3 +212,10 @@ def test_deep_nesting_that_python_can_hold_is_a_value(tmp_path: Path) -> None:
         deep = [deep]
     record = exchange([{"content": deep}])
     assert read_exchanges(write(tmp_path / "log", [record, record], "compact")) == [record, record]
+
+
+def test_a_line_of_200_mb_without_an_end_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "llm_trajectory.jsonl"
+    path.write_bytes(b'{"request": {"body": {"messages": [{"content": "' + b"x" * 200_000_000)
+    with pytest.raises(RecordError, match=r"llm_trajectory\.jsonl:1: not JSON .* cut off"):
+        whole(read_exchanges(path))

@@ -20,14 +20,16 @@ _OWN_PLACE = re.compile(r"(?:/|(?:\.\./)+)(?:tests|verifier)(?:/|$)")
 
 # A shell names the place of what it did not find, so that a text which only quotes such a line is not taken for one.
 _TOOLS = (
-    r"(?P<at>\S+): (?:line )?\d+: (?:exec: )?(?P<name>[^\s:]+): (?:command )?not found",
+    r"(?P<at>\S+): (?:line )?\d+: (?:exec: )?(?P<name>[^\s:]+): (?:(?:command )?not found|Permission denied)",
+    r"(?:ba|da|a|z)?sh: (?P<name>[^\s:]+): (?:(?:command )?not found|Permission denied)",
     r"(?P<at>\S+): (?:line )?\d+: (?P<name>/[^\s:]+): No such file or directory",
     r"(?:\S*/)?(?P<at>env): ['\u2018](?P<name>[^'\u2019]+)['\u2019]: No such file or directory",
     r"(?:\S*/)?(?:timeout|nohup|nice|sudo|xargs|stdbuf): (?:failed to run command )?"
     r"['\u2018]?(?P<name>[^\s:'\u2019]+)['\u2019]?: (?:No such file or directory|command not found)",
 )
 _FILES = (
-    r"(?P<at>\S+): (?:line \d+: )?(?P<name>/[^\s:]+): bad interpreter: No such file .*",
+    r"(?:\S+: (?:line \d+: )?)?(?P<at>\S+): (?:line \d+: )?(?P<name>/[^\s:]+): bad interpreter: No such file .*",
+    r"(?:\S+: (?:line \d+: )?)?(?P<name>/(?:tests|verifier)/[^\s:]+): cannot execute: required file not found",
     r"(?P<at>[^\s:]+): [^/\n]{0,60}(?P<name>/(?:tests|verifier)/[^\s'\"\u2019:]+)['\"\u2019]?"
     r": .*No such file or directory.*",
     r"(?:E +)?FileNotFoundError: .*No such file or directory: '(?P<name>/(?:tests|verifier)/[^']+)'",
@@ -47,7 +49,8 @@ _DOWNLOADS = (
     rf".*error sending request for url \(https?://(?!{_LOCAL}).*",
     r"npm (?:ERR!|error) (?:code E(?:NOTFOUND|AI_AGAIN|TIMEDOUT|CONN\w+|NETUNREACH|[45]\d\d)|network).*",
     rf".*dial tcp: lookup (?!{_LOCAL}).*",
-    r".*Could not transfer artifact \S+ from .*",
+    r".*Could not transfer artifact \S+ from(?:/to)? .*",
+    r"error: No interpreter found for Python .*",
 )
 _RUNNER = (
     r"(?:\S*pytest|\S*__main__\.py): error: .*|ERROR: usage: .*",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import evidence, is_ours, rebuilt, the_row
-from pytest_benchflow.records.values import mapping
+from pytest_benchflow.records.values import integer, mapping
 
 if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
@@ -73,8 +73,10 @@ def check_tokens_add_up(rollout: Rollout) -> None:
     assert whole == tokens["billed"], f"{tokens['selected']} + {tokens['excluded']} tokens are not {tokens['billed']}"
     if any(e["outcome"] == "completed" and e["tokens"] is None for e in rebuilt(rollout).exchanges):
         return
-    usage = rollout.result.get("agent_result")
-    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    usage = mapping(rollout.result.get("agent_result"))
+    total, parts = usage.get("total_tokens"), [integer(usage.get(key)) for key in ("n_input_tokens", "n_output_tokens")]
+    if total is None and None not in parts:
+        total = sum(part or 0 for part in parts)
     if total is not None:
         assert total in _totals(rollout), f"result.json: {total} tokens, though the exchanges bill {tokens['billed']}"
     found = evidence(rollout, rollout.result.get("exchanges"), "the summary of exchanges (result.json: exchanges)")

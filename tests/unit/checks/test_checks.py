@@ -110,6 +110,14 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
         {"tokens_add_up"},
     ),
     (
+        "law-3-the-parts-are-another-sum",
+        lambda rundir: edit(
+            rundir.result,
+            lambda value: value["agent_result"].update(total_tokens=None, n_input_tokens=3, n_output_tokens=1),
+        ),
+        {"tokens_add_up"},
+    ),
+    (
         "law-3-the-summary-selects-another-sum",
         lambda rundir: edit(rundir.result, lambda value: value["exchanges"].update(selected_tokens=220)),
         {"tokens_add_up"},

@@ -11,7 +11,7 @@ import orjson
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import is_ours, rebuilt, row_parts, the_row
 from pytest_benchflow.records.values import mapping, sequence
-from pytest_benchflow.training.messages import REASONING_KEYS
+from pytest_benchflow.training.messages import REASONING_KEYS, REASONING_TEXTS, REASONING_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +141,8 @@ def check_row_is_strict_json(rollout: Rollout) -> None:
 @check(category="conduct", needs=("row",))
 def check_no_leaked_keys(rollout: Rollout) -> None:
     """No solution, hidden test data or private reasoning is in the row, at any depth."""
-    leaked = next((leak for where, part in row_parts(rollout) if (leak := _leak(part, where))), None)
+    parts = row_parts(rollout)
+    leaked = next((leak for where, part in parts if (leak := _leak(part, where) or _thought(part, where))), None)
     assert leaked is None, f"{leaked} is banned from training rows"
 
 
@@ -255,6 +256,17 @@ def _leak(value: Any, where: str) -> str | None:
                 stack.append((child, f"{place}.{key}"))
         elif isinstance(item, list):
             stack += [(child, f"{place}[{n}]") for n, child in enumerate(item)]
+    return None
+
+
+def _thought(part: dict[str, Any], where: str) -> str | None:
+    """Return the place of the first message that holds a model's reasoning, under a provider's own name for it."""
+    for messages in _messages(part):
+        for number, message in enumerate(map(mapping, messages)):
+            kinds = (str(mapping(each).get("type")) for each in sequence(message.get("content")))
+            named = [key for key in REASONING_TEXTS if message.get(key)] + [k for k in kinds if k in REASONING_TYPES]
+            if named:
+                return f"{where}: {named[0]} in messages[{number}]"
     return None
 
 

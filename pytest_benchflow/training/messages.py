@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 # Keys that hold a model's private reasoning, at any depth of a recorded answer.
 REASONING_KEYS = frozenset({"reasoning_content", "thinking_blocks", "private_reasoning", "provider_specific_fields"})
-_REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking"})
+REASONING_TYPES = frozenset({"reasoning", "thinking", "redacted_thinking"})
+# Keys of a message that hold it; elsewhere they are settings, or arguments of a call.
+REASONING_TEXTS = frozenset({"reasoning", "thinking", "reasoning_details"})
 # One of these is in every key and type above, and in a part that is marked as a thought.
 _REASONING_WORDS = (b"reasoning", b"thinking", b"provider_specific_fields", b'"thought"')
 
@@ -125,7 +127,8 @@ def _without_reasoning(value: Any) -> Any:
         same = len(kept) == len(value) and all(new is old for new, old in zip(kept, value, strict=True))
         return value if same else kept
     if isinstance(value, dict):
-        items = {key: _without_reasoning(item) for key, item in value.items() if key not in REASONING_KEYS}
+        private = REASONING_KEYS | REASONING_TEXTS if value.get("role") == "assistant" else REASONING_KEYS
+        items = {key: _without_reasoning(item) for key, item in value.items() if key not in private}
         same = len(items) == len(value) and all(items[key] is value[key] for key in items)
         return value if same else items
     return value
@@ -135,4 +138,4 @@ def _is_reasoning(item: Any) -> bool:
     if not isinstance(item, dict):
         return False
     kind = item.get("type")
-    return (isinstance(kind, str) and kind in _REASONING_TYPES) or item.get("thought") is True
+    return (isinstance(kind, str) and kind in REASONING_TYPES) or item.get("thought") is True

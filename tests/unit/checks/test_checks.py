@@ -211,6 +211,16 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
         in_row(lambda row: row["completion"][0].update(reasoning_content="hm")),
         {"no_leaked_keys", WHOLE},
     ),
+    (
+        "private-reasoning-as-a-provider-names-it",
+        in_row(lambda row: row["completion"][0].update(reasoning="hm")),
+        {"no_leaked_keys", WHOLE},
+    ),
+    (
+        "private-reasoning-as-a-part",
+        in_row(lambda row: row["completion"][0].update(content=[{"type": "thinking", "thinking": "hm"}])),
+        {"no_leaked_keys", WHOLE},
+    ),
     ("gold-solution", in_row(lambda row: row["info"].update(gold_solution="x")), {"no_leaked_keys"}),
     ("a-reward-that-is-no-number", in_row(lambda row: row.update(reward=True)), {"row_reward_agrees"}),
     ("a-conversation-of-no-shape", in_row(lambda row: row.update(completion="Done.")), {"messages_well_formed", WHOLE}),

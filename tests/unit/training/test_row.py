@@ -171,10 +171,12 @@ def test_answers_nested_too_deeply_refuse_the_row_and_keep_it(tmp_path: Path) ->
 
 
 def test_reasoning_is_stripped_from_messages_and_answers(tmp_path: Path) -> None:
-    answer = assistant("Done.") | {"reasoning_content": "private thought"}
-    row = row_of(tmp_path, [exchange(OPENING, answer)])
-    assert "private thought" not in row.line().decode()
-    assert row.row["info"]["reasoning_parts_stripped"] == 1
+    answer = assistant("", call("c1", "finish", reasoning="said in the open"))
+    thoughts = {"reasoning_content": "private", "reasoning": "private", "reasoning_details": [{"text": "private"}]}
+    row = row_of(tmp_path, [exchange(OPENING, answer | thoughts)])
+    assert "private" not in row.line().decode()
+    assert row.line().decode().count("said in the open") == 3, "a call keeps its arguments"
+    assert row.row["info"]["reasoning_parts_stripped"] == 3
 
 
 def test_thoughts_of_gemini_are_stripped_and_its_calls_kept(tmp_path: Path) -> None:

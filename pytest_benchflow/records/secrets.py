@@ -166,9 +166,9 @@ def _around(data: bytes, run: int) -> Iterator[Found]:
                 yield Found(match.start(), _end(data, match.end()), _KINDS[match.lastindex - 1])
         elif hint.group()[:1] in b"BbKkSsTtPp":
             for kind, shape in _NEXT_TO_NAMES:
-                named = shape.search(data, begin, end)
-                if named is not None and _is_secret(named.group(1)) and not _COMPOSED.fullmatch(named.group(1)):
-                    yield Found(named.start(1), _end(data, named.end(1)), kind)
+                for named in shape.finditer(data, begin, end):
+                    if _is_secret(named.group(1)) and not _COMPOSED.fullmatch(named.group(1)):
+                        yield Found(named.start(1), _end(data, named.end(1)), kind)
 
 
 def _end(data: bytes, end: int) -> int:

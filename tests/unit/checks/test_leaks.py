@@ -77,6 +77,13 @@ def test_what_is_found_is_taken_out_whole_and_nothing_else(secret: str) -> None:
     assert not secrets_in(clean.encode())
 
 
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def test_a_secret_that_is_there_twice_is_taken_out_twice(secret: str) -> None:
+    clean, found = without_secrets(f"{secret}\nb\n{secret}\n", MARK)
+    assert found == 2
+    assert not secrets_in(clean.encode())
+
+
 @pytest.mark.parametrize(
     "secret", [text for name, text in SECRETS.items() if name in ("api-key", "github-token", "jwt")]
 )

@@ -42,7 +42,7 @@ def check_timeout_was_the_agents(rollout: Rollout) -> None:
     if uses_model(rollout):
         answered = any(e["outcome"] == "completed" and e["role"] == "policy" for e in rebuilt(rollout).exchanges)
         assert answered, "the agent timed out before the model answered once"
-    limit = number(rollout.config.get("timeout_sec")) or 0.0
+    limit = _time_of_agent(rollout)
     waited, usual = _waited(rollout), _longest_answer(rollout)
     patience = max(_SILENT_PART * limit or _SILENT_SEC, _SLOW_TIMES * usual)
     assert waited is None or waited < patience, f"the provider had not answered for {waited:.0f} s when the time was up"
@@ -58,6 +58,16 @@ def check_timeout_was_the_agents(rollout: Rollout) -> None:
     assert idle < max(_SILENT_SEC, _SILENT_PART * limit), (
         f"the agent was silent for {idle:g} s before its time was up ({in_flight or 'nothing in flight'})"
     )
+
+
+def _time_of_agent(rollout: Rollout) -> float:
+    """Return how long the agent had, in seconds: its limit, or what it took where that is less; 0 when unknown."""
+    limit = number(rollout.config.get("timeout_sec")) or 0.0
+    if not is_ours(rollout):
+        return limit
+    timing = mapping(rollout.result.get("timing"))
+    took = between(moment(timing.get("agent_started_at")), moment(timing.get("agent_finished_at")))
+    return min(limit or took, took) if took else limit
 
 
 @check(category="capture", needs=("model", "result"))

@@ -11,6 +11,7 @@ from pytest_benchflow.checks import run_checks
 from pytest_benchflow.checks._check import all_checks
 from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.records.rollout import Rollout
+from tests.unit.checks.test_conduct import FORMATS
 from tests.unit.checks.test_faults import SEEN_ELSEWHERE
 from tests.unit.rollouts import Talk, assistant, call, edit, exchange, three_steps, write_lines, write_rollout
 
@@ -452,6 +453,15 @@ def test_other_tools_rows_say_what_the_model_said_in_their_own_way(tmp_path: Pat
     edit(rundir.config, lambda value: value.pop("plugin_version"))
     change(rundir)
     assert failed(review(rundir)) == (set() if agrees else {WHOLE})
+
+
+def test_a_call_without_an_id_has_one_of_its_own_in_another_tools_row(tmp_path: Path) -> None:
+    rundir = write_rollout(tmp_path, FORMATS["generate-content"])
+    edit(rundir.config, lambda value: value.pop("plugin_version"))
+    edit(rundir.row, lambda row: row["trajectory"][0]["completion"][0]["tool_calls"][0].update(id="own"))
+    assert WHOLE not in failed(review(rundir))
+    edit(rundir.row, lambda row: row["trajectory"][0]["completion"][0]["tool_calls"][0]["function"].update(name="x"))
+    assert WHOLE in failed(review(rundir))
 
 
 @pytest.mark.parametrize("counted", ["used", "billed"])

@@ -171,8 +171,10 @@ def _says_the_same(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
 
 def _same_call(mine: tuple[Any, Any, Any], theirs: tuple[Any, Any, Any]) -> bool:
     """Compare two calls; what came without an id, or is no function in its format, each reader names in its own way."""
-    named = mapping(mine[2]).keys() != {"input"} and mine[1] not in ACTION_PARAMETERS
-    return (mine[0] == theirs[0] or bool(_MADE_ID.search(str(mine[0])))) and (not named or mine[1:] == theirs[1:])
+    given = mapping(mine[2]).keys()
+    action = mine[1] in ACTION_PARAMETERS and not given.isdisjoint(("type", "commands"))
+    named = action or given == {"input"}
+    return (mine[0] == theirs[0] or bool(_MADE_ID.search(str(mine[0])))) and (named or mine[1:] == theirs[1:])
 
 
 def _said(message: dict[str, Any]) -> tuple[str, list[tuple[Any, Any, Any]]]:

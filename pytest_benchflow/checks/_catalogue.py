@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.rollout import Rollout
 
-# <available_skills> with an element for each: OpenHands, Gemini CLI, opencode, this package's own agent.
-_BLOCK = re.compile(r"<available_skills>((?:(?!<available_skills>).)*?)</available_skills>", re.DOTALL)
-_ELEMENT = re.compile(r"<name>\s*(.*?)\s*</name>|<skill\s[^>]*\bname=[\"']([^\"']+)", re.DOTALL)
+# <available_skills> with an element for each: OpenHands, Gemini CLI, opencode, Cursor, this package's own agent.
+_BLOCK = re.compile(
+    r"<available_skills(?: [^>]{0,500})?>((?:(?!<available_skills[ >]).)*?)</available_skills>", re.DOTALL
+)
+_ELEMENT = re.compile(
+    r"<name>\s{0,40}([^<]{0,200}?)\s{0,40}</name>|<skill\s[^>]{0,500}?\bname=[\"']([^\"']{1,200})|"
+    r"<\w{0,20}skill\s[^>]{0,500}?=[\"'][^\"'>]{0,500}/([^/\"'>]{1,200})/SKILL\.md[\"']",
+    re.DOTALL,
+)
 # A line that says a list follows: Claude Code, Codex, opencode.
 _HEADING = re.compile(
     r"^[ \t]*(?:#{1,6}[ \t]*available(?: agent)? skills:?|available skills:|"
@@ -136,10 +142,10 @@ def _descriptions(tool: Mapping[str, Any]) -> Iterator[str]:
 
 def _elements(text: str) -> Iterator[tuple[list[str], str]]:
     """Yield (names, the text they stand in) for each list of elements."""
-    if "<available_skills>" not in text:
+    if "<available_skills" not in text:
         return
     for match in _BLOCK.finditer(text):
-        names = [html.unescape(element or attribute) for element, attribute in _ELEMENT.findall(match.group(1))]
+        names = [html.unescape("".join(found)) for found in _ELEMENT.findall(match.group(1))]
         yield names or [name for line in match.group(1).split("\n") for name in _item(line)], match.group()
 
 

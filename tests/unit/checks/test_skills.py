@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_benchflow.checks import run_checks
-from pytest_benchflow.checks._catalogue import skill_facts
+from pytest_benchflow.checks._catalogue import _elements, skill_facts
 from pytest_benchflow.records.rollout import Rollout
 from tests.unit.checks.test_faults import doing
 from tests.unit.rollouts import Talk, assistant, edit, system, tool, user, write_rollout
@@ -28,6 +29,10 @@ ELEMENTS = """<available_skills>
     <description>How the ledger is kept.</description>
     <location>/skills/ledger-rules/SKILL.md</location>
   </skill>
+</available_skills>"""
+PATHS = """<available_skills description="Skills the agent can use.">
+<agent_skill fullPath="/home/agent/.agents/skills/code-simplifier/SKILL.md">Make code simpler.</agent_skill>
+<agent_skill fullPath="/skills/ledger-rules/SKILL.md">How the ledger is kept.</agent_skill>
 </available_skills>"""
 NAMES = ["code-simplifier", "ledger-rules"]
 REMINDER = """<system-reminder>
@@ -81,6 +86,7 @@ SAID = {"candidates": [{"finishReason": "STOP", "content": {"role": "model", "pa
 SHOWN: dict[str, tuple[list[Json], str]] = {
     "elements-in-the-system-prompt": (chat(system(f"<SKILLS>\n{ELEMENTS}\n</SKILLS>"), user()), ELEMENTS),
     "elements-after-talk-of-them": (chat(system(f"Use <available_skills> below.\n{ELEMENTS}"), user()), ELEMENTS),
+    "elements-with-paths": (chat(system(PATHS), user()), PATHS),
     "elements-in-a-tool": (chat(user(), description=f"Load a skill.\n{ELEMENTS}"), ELEMENTS),
     "marked-items-in-a-tool": (chat(user(), description=MARKED), MARKED.partition("\n\n")[2]),
     "reminder-to-the-user": (
@@ -229,3 +235,11 @@ def test_another_tools_record_of_a_catalogue_is_compared_by_its_number(tmp_path:
     for count, healthy in ((2, True), (3, False)):
         edit(rundir.result, lambda value, n=count: value.update(skill_catalog={"count": n, "harness": "x"}))
         assert (not run_checks(Rollout(tmp_path)).of("skill_catalog_agrees")) is healthy
+
+
+@pytest.mark.parametrize("piece", ["<name>", "<skill a=", "<skill x='/a/b", "<x-skill y='/a"], ids=str.strip)
+def test_a_catalogue_made_to_be_slow_is_read_in_time(piece: str) -> None:
+    shown = f"<available_skills>{piece * 30_000}</available_skills>"
+    started = time.process_time()
+    list(_elements(shown))
+    assert time.process_time() - started < 10

@@ -29,8 +29,8 @@ _ELEMENT = re.compile(
 )
 # A line that says a list follows: Claude Code, Codex, opencode.
 _HEADING = re.compile(
-    r"^[ \t]*(?:#{1,6}[ \t]*available(?: agent)? skills:?|available skills:|"
-    r".*\bskills are available for use with the skill tool:)[ \t]*$",
+    r"^[ \t]{0,40}(?:#{1,6}[ \t]{0,40}available(?: agent)? skills:?|available skills:|"
+    r"[^\n]{0,300}?\bskills are available for use with the skill tool:)[ \t]{0,40}$",
     re.IGNORECASE | re.MULTILINE,
 )
 _ITEM = re.compile(r"^[ \t]*[-*][ \t]+(.+)$")

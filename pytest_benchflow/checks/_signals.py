@@ -58,7 +58,8 @@ _FAILED = re.compile(
 )
 # What tools add around a command's output.
 _FRAME = re.compile(
-    r"^\s*(?:\[.*\]|📁.*|✅.*|❌.*|Tool: .*|Result:|<.*>|\(no output\)|(?:exit|return) ?code:? ?-?\d+)\s*$",
+    r"^[ \t]{0,40}(?:\[.*\]|📁.*|✅.*|❌.*|Tool: .*|Result:|<.*>|\(no output\)|(?:exit|return) ?code:? ?-?\d+)"
+    r"[ \t\r]{0,40}$",
     re.MULTILINE | re.IGNORECASE,
 )
 _LITERAL = re.compile(r"""['"]([<>+\s]*)(/(?:logs/verifier|tests|verifier|solution|oracle)(?:/[^'"\s]*)?)['"]""")

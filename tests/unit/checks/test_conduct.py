@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -415,3 +416,11 @@ def test_an_oracle_may_read_its_solution(tmp_path: Path) -> None:
     report = run_checks(Rollout(tmp_path))
     assert "no_hidden_answers_read" in report.not_applicable
     assert not report.findings
+
+
+@pytest.mark.parametrize("piece", ["\n", " ", "'/logs' / ", "x = '/logs'\n", "$(", "join('/logs', ", ") | "], ids=repr)
+def test_what_is_made_to_be_slow_is_judged_in_time(tmp_path: Path, piece: str) -> None:
+    code = f"python3 - <<'E'\n{piece * 10_000}\nE\ncat /solution/solve.sh"
+    started = time.process_time()
+    assert "answers" in judged(tmp_path, doing(code, f"found {piece * 50_000} it"))
+    assert time.process_time() - started < 20

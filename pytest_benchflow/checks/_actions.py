@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import orjson
 
 from pytest_benchflow.checks._evidence import fresh_content, rebuilt
+from pytest_benchflow.checks._spoken import spoken
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.values import mapping, sequence
 
@@ -127,6 +128,7 @@ def _called(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
                 if known is None or known.given != given or known.tool != tool:
                     known = named[call_id] = Action(tool, given, index)
                     calls.append(known)
+    calls += [Action(tool, given, index, None, said) for index, tool, given, said in spoken(rebuilt(rollout).records)]
     return calls, named
 
 

@@ -12,7 +12,7 @@ from pytest_benchflow.checks import run_checks
 from pytest_benchflow.checks._signals import signals
 from pytest_benchflow.records.rollout import Rollout
 from tests.unit.checks.test_faults import doing
-from tests.unit.rollouts import PROMPT, Talk, assistant, call, result_of, write_lines, write_rollout
+from tests.unit.rollouts import PROMPT, Talk, assistant, call, result_of, user, write_lines, write_rollout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -309,6 +309,36 @@ FORMATS: dict[str, list[Json]] = {
 @pytest.mark.parametrize("records", FORMATS.values(), ids=FORMATS)
 def test_calls_are_found_in_every_wire_format(tmp_path: Path, records: list[Json]) -> None:
     assert list(judged(tmp_path, records)) == ["answers"]
+
+
+SPOKEN = {
+    "block": f"I look.\n\n```bash\n{READ}\n```",
+    "named-block": f"```mswea_bash_command\n{READ}\n```",
+    "spelled-out": f"<function=execute_bash>\n<parameter=command>{READ}</parameter>\n</function>",
+    "keystrokes": json.dumps({"plan": "", "commands": [{"keystrokes": f"{READ}\n", "duration": 1}]}),
+    "fenced-keystrokes": "```json\n" + json.dumps({"commands": [{"keystrokes": f"{READ}\n"}]}) + "\n```",
+}
+
+
+@pytest.mark.parametrize("said", SPOKEN.values(), ids=SPOKEN)
+def test_what_a_model_without_tools_says_is_what_it_does(tmp_path: Path, said: str) -> None:
+    def spoken(output: str, name: str, **options: Any) -> list[str]:
+        talk = Talk(**options)
+        talk.ask(assistant(said))
+        talk.say(user(output))
+        talk.ask(assistant("Done."))
+        return list(judged(tmp_path / name, talk.records))
+
+    assert spoken("#!/bin/sh\npython fix.py", "there", tools=None) == ["answers"]
+    assert spoken("cat: /solution/solve.sh: No such file or directory", "not-there", tools=None) == ["doubt"]
+    assert spoken("Go on.", "with-tools") == []
+
+
+def test_what_a_model_only_mentions_is_not_done(tmp_path: Path) -> None:
+    talk = Talk(tools=None)
+    talk.ask(assistant(f"`{READ}` would be unfair.\n```python\nopen('/solution/solve.sh').read()\n```"))
+    talk.ask(assistant('{"commands": "none"}'))
+    assert judged(tmp_path, talk.records) == {}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ when its path runs through the other's, and no two histories are ever compared t
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Dialect, Turn
     from pytest_benchflow.records.trajectory import Log
     from pytest_benchflow.records.usage import Usage
+
+# A summary is asked for where it is needed: right before the history that it opens, tries and titles in between.
+_JUST_BEFORE = 6
+_SHORTEST_GIST = 16
+_LAST_ELEMENT = re.compile(r"</(\w{1,40})>\s*\Z")
 
 
 @dataclass(slots=True, eq=False)
@@ -205,10 +212,12 @@ def assign_roles(exchanges: Sequence[Exchange], tree: TurnTree, prompts: Sequenc
     threads = _threads(exchanges, tree)
     if not threads:
         return
-    policy = _policy_roots(threads, [prompt.strip() for prompt in prompts if prompt.strip()])
-    _add_branches(threads, policy, [prompt.strip() for prompt in prompts if prompt.strip()])
+    told = [prompt.strip() for prompt in prompts if prompt.strip()]
+    policy = _policy_roots(threads, told)
+    _add_branches(threads, policy, told)
     for thread in policy:
         _mark(thread)
+    _set_summaries_aside(exchanges, policy, told)
 
 
 def _threads(exchanges: Sequence[Exchange], tree: TurnTree) -> list[_Thread]:
@@ -275,3 +284,33 @@ def _mark(thread: _Thread) -> None:
             # The last answer of an agent that is made to stop offers no tools either, but nothing follows it.
             aside = any(later.node != exchange.node for later in thread.exchanges[position + 1 :])
         exchange.role = "side" if aside else "policy"
+
+
+def _set_summaries_aside(exchanges: Sequence[Exchange], policy: Sequence[_Thread], prompts: Sequence[str]) -> None:
+    """Give the side's role to requests for a summary: what came of one opens a later history as another's words."""
+    ordered = sorted(exchanges, key=lambda exchange: exchange.order)
+    places = {exchange.index: place for place, exchange in enumerate(ordered)}
+    summaries: set[tuple[int, tuple[str, ...]]] = set()
+    for thread in policy:
+        opening = itertools.takewhile(lambda turn: turn.role != "assistant", thread.first.turns)
+        texts = [turn.text for turn in opening if turn.role != "tool" and turn.text.strip() not in prompts]
+        place = places[thread.first.index]
+        for earlier in ordered[max(0, place - _JUST_BEFORE) : place]:
+            asked = earlier.turns[-1] if earlier.role == "policy" and earlier.thread != thread.number else None
+            if asked is None or asked.role != "user" or asked.text.strip() in prompts or earlier.answer is None:
+                continue
+            gists = [] if earlier.answer.tool_calls else _gists(earlier.answer.text)
+            if any(gist in text for gist in gists for text in texts):
+                summaries.add(earlier.request_key)
+    for exchange in exchanges:
+        if exchange.role == "policy" and exchange.request_key in summaries:
+            exchange.role = "side"
+
+
+def _gists(text: str) -> list[str]:
+    """Return what a client may take over of an answer: all of it, or what stands in the element that ends it."""
+    gists = [text.strip()]
+    closing = _LAST_ELEMENT.search(text)
+    if closing is not None:
+        gists.append(text[: closing.start()].rpartition(f"<{closing[1]}>")[2].strip())
+    return [gist for gist in gists if len(gist) >= _SHORTEST_GIST]

@@ -265,6 +265,41 @@ def test_results_that_only_the_request_for_a_summary_carries_are_told(tmp_path: 
     assert row.reason == "unanswered_tool_call", "an id of someone else's call proves nothing"
 
 
+SUMMARY = "parse.py was read; the slice drops the last field."
+
+
+@pytest.mark.parametrize(
+    ("said", "system_prompt"),
+    [
+        (SUMMARY, system()),
+        (SUMMARY, system("You summarise.")),
+        (f"<analysis>\nHm.\n</analysis>\n<summary>\n{SUMMARY}\n</summary>", system()),
+    ],
+    ids=["in-the-same-thread", "under-a-prompt-of-its-own", "in-an-element"],
+)
+def test_a_request_for_a_summary_may_offer_tools(tmp_path: Path, said: str, system_prompt: dict[str, Any]) -> None:
+    talk = Talk()
+    talk.ask(assistant("", call("c1")))
+    talk.ask(assistant("", call("c2")))
+    asked = [system_prompt, *talk.history[1:], user("Sum up for your successor.")]
+    summaries = [exchange(asked, assistant("Cut of"), finish="length"), exchange(asked, assistant(said))]
+    after = Talk(system(), user(f"Earlier: {SUMMARY} Go on."))
+    after.ask(assistant("Done."))
+    row = row_of(tmp_path, [*talk.records, *summaries, *after.records])
+    assert roles(row) == ["policy", "policy", "side", "side", "policy"]
+    assert row.training_ready
+
+
+def test_an_answer_that_a_prompt_quotes_is_the_policys(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.ask(assistant("", call("c1")))
+    talk.ask(assistant("I would drop the slice."))
+    prompt = "You said: I would drop the slice. Do it."
+    after = Talk(system(), user(prompt))
+    after.ask(assistant("Done."))
+    assert roles(row_of(tmp_path, [*talk.records, *after.records], (PROMPT, prompt))) == ["policy"] * 3
+
+
 def test_compaction_that_leaves_only_a_summary_is_the_policy(tmp_path: Path) -> None:
     talk = Talk()
     talk.ask(assistant("", call("c1")))

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Outcome
 from pytest_benchflow.dialects._match import recorded_dialect
+from pytest_benchflow.records.jsontext import loads
 from pytest_benchflow.records.trajectory import Torn
 from pytest_benchflow.records.values import integer, mapping
 from pytest_benchflow.training.history import ROOT, Histories
 from pytest_benchflow.training.tree import NO_TOOLS, Offer, TurnTree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_benchflow.contracts import Dialect, Turn
     from pytest_benchflow.records.trajectory import Log
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 # A summary is asked for where it is needed: right before the history that it opens, tries and titles in between.
 _JUST_BEFORE = 6
+# Shorter texts may be the same by chance.
 _SHORTEST_GIST = 16
+_LONGEST_TASK = 100_000
 _LAST_ELEMENT = re.compile(r"</(\w{1,40})>\s*\Z")
 
 
@@ -213,8 +216,10 @@ def assign_roles(exchanges: Sequence[Exchange], tree: TurnTree, prompts: Sequenc
     if not threads:
         return
     told = [prompt.strip() for prompt in prompts if prompt.strip()]
-    policy = _policy_roots(threads, told)
-    _add_branches(threads, policy, told)
+    delegated = _delegated(threads)
+    own = [thread for thread in threads if thread.number not in delegated] or threads
+    policy = _policy_roots(own, told)
+    _add_branches(own, policy, told)
     for thread in policy:
         _mark(thread)
     _set_summaries_aside(exchanges, policy, told)
@@ -235,6 +240,37 @@ def _threads(exchanges: Sequence[Exchange], tree: TurnTree) -> list[_Thread]:
         exchange.thread = thread.number
         owners.setdefault(exchange.node, thread)
     return threads
+
+
+def _delegated(threads: Sequence[_Thread]) -> set[int]:
+    """Return the threads whose task a model has written: what opens them is an argument of another thread's call."""
+    written: set[str] = set()
+    delegated: set[int] = set()
+    exchanges = [exchange for thread in threads for exchange in thread.exchanges] if len(threads) > 1 else []
+    for exchange in sorted(exchanges, key=lambda e: e.order):
+        thread = threads[exchange.thread]
+        if exchange is thread.first:
+            opening = itertools.takewhile(lambda turn: turn.role != "assistant", exchange.turns)
+            if any(turn.role == "user" and turn.text.strip() in written for turn in opening):
+                delegated.add(thread.number)
+        for call in exchange.answer.tool_calls if exchange.answer else ():
+            texts = (text.strip() for text in _texts(call.arguments))
+            written.update(text for text in texts if _SHORTEST_GIST <= len(text) <= _LONGEST_TASK)
+    return delegated
+
+
+def _texts(arguments: str) -> Iterator[str]:
+    """Yield the texts in a call's arguments."""
+    try:
+        stack = [loads(arguments)]
+    except ValueError:
+        return
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            stack.extend(value.values() if isinstance(value, dict) else value)
 
 
 def _policy_roots(threads: Sequence[_Thread], prompts: Sequence[str]) -> list[_Thread]:

@@ -233,6 +233,21 @@ def test_sub_agent_is_a_side_call_even_with_the_same_system_prompt(tmp_path: Pat
     assert row.training_ready
 
 
+@pytest.mark.parametrize("asked", [PROMPT, f"<task>{PROMPT}</task>"], ids=["plain", "framed"])
+@pytest.mark.parametrize("task", [PROMPT, f"For the goal '{PROMPT}' find out how split works."], ids=["same", "more"])
+def test_a_task_that_the_model_has_written_is_a_sub_agents(tmp_path: Path, asked: str, task: str) -> None:
+    main = Talk(system(), user(asked))
+    main.ask(assistant("", call("t1", "task", prompt=task)))
+    helper = Talk(system("You help."), user(task))
+    for number in range(4):
+        helper.ask(assistant("", call(f"w{number}")))
+    records = [*main.records, *helper.records]
+    main.ask(assistant("Removed the slice."))
+    row = row_of(tmp_path, [*records, main.records[-1]])
+    assert roles(row) == ["policy", *["side"] * 4, "policy"]
+    assert row.training_ready
+
+
 def test_compaction_starts_a_new_branch_of_the_policy(tmp_path: Path) -> None:
     talk = Talk()
     talk.ask(assistant("", call("c1")))

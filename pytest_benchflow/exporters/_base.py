@@ -54,7 +54,7 @@ class Export:
 
     def _leave_out(self, path: Path, skip: Skipped) -> None:
         detail: str = Redactor().text(scrub(str(skip)))
-        self.left_out.append({"rollout": str(path), "reason": skip.reason, "detail": detail})
+        self.left_out.append({"rollout": scrub(str(path)), "reason": skip.reason, "detail": detail})
 
     def manifest(self) -> dict[str, Any]:
         """Return what the manifest says."""

@@ -61,7 +61,7 @@ def conversations(path: Path, *, min_reward: float | None, side_calls: bool) -> 
     if result.get("verdict") in ("unhealthy", "skipped"):
         raise Skipped(f"verdict_{result['verdict']}", "Its own verdict speaks against it.")
     assert reward is not None, "a rollout without a finite reward is not ready for training"
-    builder = _Builder(path.name, reward, row.row["info"], config.get("agent_version"))
+    builder = _Builder(scrub(path.name), reward, row.row["info"], config.get("agent_version"))
     roles = ("policy", "side") if side_calls else ("policy",)
     return [
         builder.conversation(branch, role, number, row.records)

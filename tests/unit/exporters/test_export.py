@@ -194,6 +194,16 @@ def test_what_the_disk_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
         export("prime-sft", [tmp_path / "job"], tmp_path / "file" / "out.jsonl")
 
 
+def test_a_name_that_is_no_text_costs_nothing(tmp_path: Path) -> None:
+    write_rollout(tmp_path / "jobs" / os.fsdecode(b"r\xff"))
+    spoiled = write_rollout(tmp_path / "jobs" / os.fsdecode(b"s\xfe"))
+    spoiled.result.unlink()
+    done = run(tmp_path / "jobs", manifest=tmp_path / "manifest.json")
+    assert (done.exported, dict(done.skipped)) == (1, {"unreadable_result": 1})
+    (left_out,) = json.loads((tmp_path / "manifest.json").read_text("utf-8"))["left_out"]
+    assert left_out["rollout"].endswith("jobs/s\ufffd")
+
+
 def test_what_a_manifest_tells_of_faults_holds_no_secret(tmp_path: Path) -> None:
     key = "sk-proj-FAKE0000FAKE0000FAKE0000"
     write_rollout(tmp_path / "job" / "one", result_with={"error": f"401: {key} is not valid"})

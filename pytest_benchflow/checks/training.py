@@ -12,7 +12,7 @@ import orjson
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import is_ours, rebuilt, row_parts, the_row
 from pytest_benchflow.dialects._responses_items import ACTION_PARAMETERS
-from pytest_benchflow.records.values import mapping, sequence
+from pytest_benchflow.records.values import integer, mapping, sequence
 from pytest_benchflow.training.messages import REASONING_KEYS, REASONING_TEXTS, REASONING_TYPES
 
 if TYPE_CHECKING:
@@ -253,9 +253,8 @@ def _strict_arguments(where: str, call: Any) -> None:
     assert isinstance(value, dict), f"{where}: arguments of the call {name!r} are no JSON object"
 
 
-def _exchange_index(step: Any) -> Any:
-    extras = step.get("extras") if isinstance(step, dict) else None
-    return extras.get("exchange_index") if isinstance(extras, dict) else None
+def _exchange_index(step: Any) -> int | None:
+    return integer(mapping(mapping(step).get("extras")).get("exchange_index"))
 
 
 def _flag(step: Any, key: str) -> bool:

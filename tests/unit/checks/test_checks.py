@@ -131,6 +131,11 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
     ("law-4-a-message-was-changed", in_row(lambda row: row["completion"][1].update(content="forged")), {WHOLE}),
     ("law-4-an-answer-was-changed", set_step("response", {}), {WHOLE}),
     ("law-4-a-step-was-made-trainable", set_step("extras", {"exchange_index": 1, "role": "side"}), {WHOLE}),
+    (
+        "law-2-a-step-of-an-exchange-that-is-no-number",
+        set_step("extras", {"exchange_index": {}}),
+        {"steps_are_the_selected_exchanges"},
+    ),
     ("law-5-a-good-row-is-not-ready", in_row(not_ready), {"training_ready_is_true_to_the_records"}),
     (
         "law-5-ready-with-an-error",

@@ -13,16 +13,17 @@ help:
 	@echo "make lock   lock again what CI installs (UPGRADE=1: newest releases)"
 	@echo "make clean  remove $(VENV)/"
 
-$(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+$(BIN)/pip:
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is not Python 3.11 or newer; try make PYTHON=python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $@ || $(BIN)/python -m ensurepip --default-pip >/dev/null
 
-$(VENV)/.core: $(BIN)/python pyproject.toml
+$(VENV)/.core: $(BIN)/pip pyproject.toml
 	$(BIN)/python -m pip install --quiet -e .
 	@touch $@
 
-$(VENV)/.dev: $(BIN)/python pyproject.toml requirements/ci.txt
+$(VENV)/.dev: $(BIN)/pip pyproject.toml requirements/ci.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/ci.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.core
@@ -38,7 +39,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-lock: $(BIN)/python
+lock: $(BIN)/pip
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	$(BIN)/python requirements/lock.py $(if $(UPGRADE),--upgrade)
 

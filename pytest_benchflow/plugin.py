@@ -184,14 +184,15 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, c
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End what rollouts started; a run in which nothing could run fails."""
+    """End what rollouts started; a run in which nothing could run fails, and one whose own files are missing."""
     runs, report = session.config.stash[RUNS], session.config.stash.get(_REPORT, None)
     if report is not None:
         # Where tests written by hand run on workers, this process hears of the job only now.
         with suppress(BenchflowError):
             runs.open()
     runs.close()
-    if report is not None and report.all_skipped and session.exitstatus == pytest.ExitCode.OK:
+    failed = runs.incomplete is not None or (report is not None and report.all_skipped)
+    if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -146,8 +146,12 @@ class Wire:
         while not self._ready and not self._eof:
             data = await self._process.read(_READ_SIZE)
             self._eof = not data
-            for line in self._splitter.feed(data) if data else [self._splitter.rest()]:
-                self._take(line)
+            try:
+                for line in self._splitter.feed(data) if data else [self._splitter.rest()]:
+                    self._take(line)
+            except OSError as error:
+                self.fault = f"could not be recorded ({error.strerror or error})"
+                self._eof = True
             if self._splitter.size > LONGEST_LINE:
                 self.fault = f"printed over {LONGEST_LINE >> 20} MiB without an end of line"
                 self._stray.leave_out(self._splitter.forget())

@@ -135,6 +135,7 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
 
     In a session that is not about tasks, values in the ini file are nobody's concern. Raises: pytest.UsageError.
     """
+    _check_review(config)
     if selection.in_use or config.option.benchflow_record:
         _check_record(selection.settings)
     if selection.in_use:
@@ -152,6 +153,21 @@ def register(kind: str, offers: Iterable[Mapping[str, Any]]) -> None:
                 registry.register(kind, name, plugin)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def _check_review(config: pytest.Config) -> None:
+    """Refuse empty values, as of a variable that is not set, and options of a review without one.
+
+    Each of them would leave a gate open that was meant to be closed. Raises: pytest.UsageError.
+    """
+    paths, commit = config.option.benchflow_review or (), config.option.benchflow_expect_commit
+    if "" in paths:
+        raise pytest.UsageError("--benchflow-review is ''; it takes a rollout, a job or a directory of jobs")
+    if commit == "":
+        raise pytest.UsageError("--benchflow-expect-commit is ''; it takes at least 7 hexadecimal digits")
+    option = "expect-commit" if commit else "review-rebuild" if config.option.benchflow_review_rebuild else None
+    if option and not reviewed_paths(config, [] if config.option.pyargs else config.args, paths):
+        raise pytest.UsageError(f"--benchflow-{option} needs a review, and there is none; pass --benchflow-review=PATH")
 
 
 def _check_record(settings: Settings) -> None:

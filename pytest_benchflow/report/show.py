@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.dialects._match import recorded_dialect
 from pytest_benchflow.errors import RecordError, UsageError
+from pytest_benchflow.records.files import strange_files
+from pytest_benchflow.records.find import is_rollout
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import mapping
@@ -26,9 +28,13 @@ _LISTED = 20
 def show_rollout(path: Path) -> Iterator[str]:
     """Yield the lines that tell a rollout: verdict, evidence, steps, findings, files.
 
-    A record that cannot be read is named in its place. Raises: UsageError when `path` is no rollout's directory.
+    A record that cannot be read is named in its place. Raises: UsageError when `path` is no rollout's directory,
+    RecordError when a file in it is not its own.
     """
     rollout = Rollout(path)
+    if path.is_dir() and is_rollout(path):
+        for strange in strange_files(rollout.dir):
+            raise RecordError(f"{path}: not read, as {strange}")
     if not rollout.dir.config.is_file() and not rollout.dir.result.is_file():
         raise UsageError(_no_rollout(path))
     yield from _guarded("result.json", _head(rollout))
@@ -41,7 +47,7 @@ def _no_rollout(path: Path) -> str:
     """Say that a path is no rollout, and list those at or below it, or below the nearest directory above it."""
     place = next((each for each in (path, *path.parents) if each.is_dir()), path)
     found = [file.parent for pattern in ("*", "*/*") for file in sorted(place.glob(f"{pattern}/config.json"))]
-    said = f"{path} is no rollout" if path.is_dir() else f"{path} does not exist"
+    said = f"{path} is no rollout" if path.exists() else f"{path} does not exist"
     if not found:
         return f"{said}, and none is below {place}; name a directory such as jobs/JOB/TASK__AGENT__MODEL__SKILLS__N"
     shown = "".join(f"\n  {each}" for each in found[:_LISTED])

@@ -189,10 +189,14 @@ class RolloutSession:
                     self.incomplete = f"{self.job_dir} is not complete: {said}; the next start completes it"
 
     def _take_signals(self) -> None:
-        """Treat SIGTERM as Ctrl-C for as long as the session is open: by default it ends Python without clean-up."""
+        """Treat SIGTERM and SIGHUP as Ctrl-C while the session is open: by default they end Python without clean-up."""
         if self._handlers or threading.current_thread() is not threading.main_thread():
             return
-        for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        for number, usual in (
+            (signal.SIGINT, signal.default_int_handler),
+            (signal.SIGTERM, signal.SIG_DFL),
+            (signal.SIGHUP, signal.SIG_DFL),
+        ):
             if signal.getsignal(number) is usual:
                 self._handlers[number] = signal.signal(number, self._interrupt)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import platform
 import re
@@ -102,7 +103,14 @@ class LocalSandbox:
 
     async def prepare(self) -> None:
         """Lay out the root: system directories, /etc, the task's environment."""
-        await self._copying(self._build)
+        try:
+            await self._copying(self._build)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise SandboxError(
+                f"the sandbox's files do not fit below {self._spec.scratch}; make room there, or set TMPDIR"
+            ) from error
 
     def _build(self) -> None:
         self._root.mkdir(mode=0o755)

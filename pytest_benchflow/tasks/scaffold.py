@@ -106,7 +106,10 @@ def new_task(directory: Path, name: str | None = None) -> list[Path]:
     """
     name = name or directory.name
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*(/[A-Za-z0-9][\w.+-]*)?", name, re.ASCII):
-        raise UsageError(f"a task cannot be named {name!r}; letters, digits, dots, dashes and underscores are allowed")
+        raise UsageError(
+            f"a task cannot be named {name!r}; letters, digits, dots, dashes and underscores are allowed, "
+            "with a letter or a digit first"
+        )
     try:
         directory.mkdir(parents=True)
     except FileExistsError:

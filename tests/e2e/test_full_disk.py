@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,3 +64,22 @@ def test_a_full_jobs_disk_is_one_sentence_and_the_next_start_completes_it(
     result = json.loads((killed / "result.json").read_text())
     assert result["verdict"] == "unhealthy"
     assert result["rewards"] is None
+
+
+def test_a_full_temporary_disk_is_named_and_no_fault_of_this_package(
+    make_task: MakeTask, small_disk: Path, machine: Machine
+) -> None:
+    (small_disk / "fill").write_bytes(bytes(88 << 10))
+    root = make_task().parents[1]
+    (root / "pytest.ini").write_text("[pytest]\n")
+    python = ("env", f"TMPDIR={small_disk}", sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+    output, _ = machine.start(*python, "tasks", "--benchflow-agent=oracle", "-m", "rollout", cwd=root).communicate(
+        timeout=120
+    )
+    assert "unhealthy (infra)" in output
+    assert f"the sandbox's files do not fit below {small_disk}/" in output
+    assert "set TMPDIR" in output
+    assert "please report" not in output
+    assert "Traceback" not in output
+    assert machine.leftovers() == []
+    assert not [path for path in small_disk.rglob("*") if path.is_file() and path.name != "fill"]

@@ -71,7 +71,9 @@ def test_four_at_a_time_in_two_sessions(make_task: MakeTask, machine: Machine) -
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, id="serial"), pytest.param(2, id="two-workers")])
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "terminate"])
+@pytest.mark.parametrize(
+    "kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["interrupt", "terminate", "hangup"]
+)
 def test_a_signal_ends_everything_with_complete_records(
     make_task: MakeTask, machine: Machine, kind: signal.Signals, workers: int
 ) -> None:

@@ -163,3 +163,24 @@ def test_what_somebody_else_calls_job_json_is_left_alone(bench: Bench) -> None:
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert "is no file of this program" in done.stderr.str()
     assert job(bench) == {"title": "clerk"}
+
+
+# At the end of a run something stands where one of the job's own files goes.
+BLOCKER = """
+from pathlib import Path
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    Path("jobs/first/summary.json/x").mkdir(parents=True)
+"""
+
+
+def test_a_run_whose_own_files_cannot_be_written_fails(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makeconftest(BLOCKER)
+    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "--benchflow-job-name=first")
+    done.stdout.fnmatch_lines(["*jobs/first is not complete: Is a directory; *", "*1 solved*"])
+    assert done.ret == pytest.ExitCode.TESTS_FAILED

@@ -259,6 +259,20 @@ def test_the_expected_commit_is_a_check_of_its_own(bench: Bench, job: Path) -> N
     bench.refused("jobs/a/good", "--benchflow-expect-commit=main", says="at least 7 hexadecimal digits")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--benchflow-review=",), "--benchflow-review is ''; it takes a rollout"),
+        (("jobs/a/good", "--benchflow-expect-commit="), "--benchflow-expect-commit is ''; it takes at least 7"),
+        (("--benchflow-expect-commit=0123456",), "--benchflow-expect-commit needs a review, and there is none"),
+        (("--benchflow-review-rebuild",), "--benchflow-review-rebuild needs a review, and there is none"),
+    ],
+    ids=["empty-path", "empty-commit", "commit-alone", "rebuild-alone"],
+)
+def test_a_gate_that_would_stay_open_is_refused(bench: Bench, job: Path, arguments: tuple[str, ...], says: str) -> None:
+    bench.refused(*arguments, says=says)
+
+
 def test_the_ini_value_is_relative_to_the_root(bench: Bench, job: Path) -> None:
     bench.ini("benchflow_review = jobs/a/good")
     bench.pytester.makepyfile("def test_pass(): pass")

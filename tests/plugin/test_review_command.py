@@ -125,6 +125,16 @@ def test_an_audit_of_what_must_not_be_read_is_refused(good: RunDir, capsys: Capt
     assert not good.audit.exists()
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_must_not_be_read_is_not_shown(good: RunDir, capsys: Capture, kind: str) -> None:
+    good.result.unlink()
+    good.result.symlink_to("/etc/hostname") if kind == "link" else os.mkfifo(good.result)
+    assert cli.main(["show", str(good.path)]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"not read, as result.json is a {kind}" in told.err
+
+
 PLUGIN = """
 from pytest_benchflow import check
 

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_benchflow.agents._wire import LineSplitter, parse_message
+from pytest_benchflow.agents._wire import LineSplitter, Wire, parse_message
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
@@ -56,3 +64,41 @@ def test_json_rpc_is_recognised(line: bytes) -> None:
 )
 def test_everything_else_is_not_taken_for_json_rpc(line: bytes) -> None:
     assert parse_message(line) is None
+
+
+class Talker:
+    """A process that says one line and ends."""
+
+    def __init__(self, line: bytes) -> None:
+        self._said = [line]
+
+    async def read(self, limit: int = 65536) -> bytes:  # noqa: ARG002 - as the protocol has it
+        return self._said.pop() if self._said else b""
+
+    async def read_stderr(self, limit: int = 65536) -> bytes:  # noqa: ARG002 - as the protocol has it
+        return b""
+
+    async def write(self, data: bytes) -> None:  # noqa: ARG002 - as the protocol has it
+        raise BrokenPipeError
+
+    async def close_stdin(self) -> None:
+        pass
+
+    async def wait(self) -> int:
+        return 0
+
+    async def kill(self) -> None:
+        pass
+
+
+def test_a_message_that_cannot_be_recorded_ends_the_talk_with_its_reason(tmp_path: Path) -> None:
+    def refuse(message: dict[str, Any]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def listen() -> tuple[dict[str, Any] | None, str | None]:
+        wire = Wire(Talker(b'{"jsonrpc":"2.0","method":"session/update"}\n'), tmp_path, lambda value: value, refuse)
+        message = await wire.receive()
+        await wire.finish()
+        return message, wire.fault
+
+    assert asyncio.run(listen()) == (None, "could not be recorded (No space left on device)")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow import cli, registry
+from pytest_benchflow.errors import UsageError
 from pytest_benchflow.exporters._base import export
 from tests.unit.rollouts import Talk, assistant, call, edit, three_steps, write_lines, write_rollout
 
@@ -185,6 +186,29 @@ def test_a_file_inside_of_a_rollout_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lies in the rollout"):
         export("prime-sft", [tmp_path / "job"], tmp_path / "x", manifest=rundir.path / "manifest.json")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "link-to-a-file"])
+@pytest.mark.parametrize("option", ["rows", "manifest"])
+def test_what_is_no_plain_file_is_not_replaced(tmp_path: Path, kind: str, option: str) -> None:
+    (tmp_path / "file").write_text("kept")
+    place = tmp_path / "place"
+    os.mkfifo(place) if kind == "pipe" else place.symlink_to("file" if kind == "link-to-a-file" else "nothing")
+    before = place.lstat()
+    rows, manifest = (place, None) if option == "rows" else (tmp_path / "out.jsonl", place)
+    with pytest.raises(UsageError, match="is a link, a pipe or a device"):
+        export("openai", [write_rollout(tmp_path / "job" / "good").path], rows, manifest=manifest)
+    after = place.lstat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert (tmp_path / "file").read_text() == "kept"
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_rows_and_manifest_are_two_files(tmp_path: Path) -> None:
+    place, twice = tmp_path / "out", tmp_path / "job" / ".." / "out"
+    with pytest.raises(UsageError, match="name two files"):
+        export("openai", [write_rollout(tmp_path / "job" / "good").path], place, manifest=twice)
+    assert not place.exists()
 
 
 def test_what_the_disk_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:

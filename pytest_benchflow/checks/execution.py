@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
@@ -20,6 +21,10 @@ _SILENT_PART = 0.5
 # A provider that sent nothing for half of the agent's time was hanging, unless it is one that takes long to answer.
 _SLOW_TIMES = 3.0
 _WHOLE_PART = 0.9  # of its time: it was silent from its prompt to the end
+# How harnesses call an end that came because nothing went on.
+_NO_WORK = re.compile(
+    r"\bidle|\binactiv|\bno (?:activity|output|progress)\b|\bstall(?:ed)?\b|\bhung\b|provider[ _]time", re.IGNORECASE
+)
 # Events that the harness writes around an agent's own.
 _OURS = ("user_message", "agent_timeout", "stop")
 
@@ -39,6 +44,9 @@ def check_timeout_was_the_agents(rollout: Rollout) -> None:
     result = rollout.result
     if result.get("error_category") not in TIMEOUT_CATEGORIES:
         return
+    ends = [event for event in rollout.events if event.get("type") == "agent_timeout"]
+    said = f"{result.get('error')} {ends[-1].get('reason') if ends else ''}"
+    assert not _NO_WORK.search(said), f"the agent was not at work when its time was up: {_short(said)}"
     if uses_model(rollout):
         answered = any(e["outcome"] == "completed" and e["role"] == "policy" for e in rebuilt(rollout).exchanges)
         assert answered, "the agent timed out before the model answered once"
@@ -74,6 +82,8 @@ def _time_of_agent(rollout: Rollout) -> float:
 def check_trajectory_is_whole(rollout: Rollout) -> None:
     """A rollout that ended without an error has a whole trajectory: its last policy request was answered."""
     result = rollout.result
+    cut = any(event.get("terminal_trajectory_complete") is False for event in rollout.events)
+    assert not cut, "acp_trajectory.jsonl: the end of the agent says that its trajectory is not complete"
     if result.get("error") or result.get("verifier_error"):
         return
     assert not result.get("partial_trajectory"), "result.json: the trajectory is partial, though no error says why"

@@ -186,6 +186,27 @@ def test_another_tools_silence_is_read_from_its_events(tmp_path: Path) -> None:
         assert foreign(tmp_path / name, talk.records, events, **ended) == found
 
 
+@pytest.mark.parametrize(
+    ("ended", "error", "found"),
+    [
+        ({"reason": "timeout", "terminal_trajectory_complete": True}, "Agent timed out after 900s", set()),
+        ({"reason": "idle"}, "Agent timed out after 900s", {"timeout_was_the_agents"}),
+        ({"reason": "timeout"}, "Agent stopped: no activity for 600 s", {"timeout_was_the_agents"}),
+        ({"terminal_trajectory_complete": False}, "Agent timed out after 900s", {"trajectory_is_whole"}),
+    ],
+    ids=["at-work", "idle-by-its-event", "idle-by-its-error", "not-complete"],
+)
+def test_how_a_timeout_came_is_heard(tmp_path: Path, ended: Json, error: str, found: set[str]) -> None:
+    talk = Talk()
+    talk.ask(assistant("", call("c1")))
+    talk.ask(assistant("Done."))
+    events: list[Json] = [
+        {"type": "tool_call", "tool_call_id": "c1", "title": "ls", "status": "completed"},
+        {"type": "agent_timeout", "timeout_sec": 900, "pending_tool_call_ids": [], **ended},
+    ]
+    assert foreign(tmp_path, talk.records, events, error=error, error_category="timeout") == found
+
+
 def test_a_category_decides_and_not_the_words_of_a_tool(tmp_path: Path) -> None:
     talk = Talk()
     talk.ask(assistant("", call("c1", cmd="cat log")), used=False)

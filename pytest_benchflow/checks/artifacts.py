@@ -81,7 +81,7 @@ def check_results_row_readable(rollout: Rollout) -> None:
 
 @check(category="training", needs=("row", "result"))
 def check_row_of_this_task(rollout: Rollout) -> None:
-    """The row names the task that result.json names."""
+    """The row names the task that result.json names, and no other rollout of it."""
     info = the_row(rollout).get("info")
     assert isinstance(info, dict), "results.jsonl: the row has no info object"
     task = rollout.result.get("task_name")
@@ -91,6 +91,10 @@ def check_row_of_this_task(rollout: Rollout) -> None:
         )
     named = info.get("task_id") or info.get("task_name")
     assert named, "results.jsonl: the row names no task"
+    rollouts = [name for name in (info.get("rollout_name"), rollout.result.get("rollout_name")) if name is not None]
+    assert len(set(map(str, rollouts))) < 2, (
+        f"results.jsonl: the row is of the rollout {rollouts[0]!r}; result.json is of {rollouts[-1]!r}"
+    )
 
 
 @check(needs=("ours",))

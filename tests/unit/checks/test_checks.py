@@ -170,6 +170,11 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
         {"row_of_this_task"},
     ),
     (
+        "row-of-another-rollout",
+        in_row(lambda row: row["info"].update(rollout_name="fix-parser__baseline__replay__default__2")),
+        {"row_of_this_task"},
+    ),
+    (
         "a-request-left-open",
         lambda rundir: write_lines(rundir.llm_pending, [{"request": {}}]),
         {"no_request_left_open"},

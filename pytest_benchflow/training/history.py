@@ -5,6 +5,7 @@ A request mostly carries what the one before carried and a little more; only wha
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,12 @@ def is_reference(item: Any) -> bool:
     return isinstance(item, dict) and item.get("type") == "item_reference"
 
 
+def shared_ids(turn: Turn) -> list[str]:
+    """Return what is wrong with a turn two of whose calls have one id: whose a result is cannot be told."""
+    ids = Counter(call.id for call in turn.tool_calls if call.id) if len(turn.tool_calls) > 1 else {}
+    return [f"two calls with the id {each}" for each, number in ids.items() if number > 1]
+
+
 class Pairing:
     """Pair tool results with calls by id: join adjacent fragments, drop copies; turns are added one by one."""
 
@@ -90,6 +97,7 @@ class Pairing:
         self.problems += turn.unsupported
         if turn.role != "tool":
             self.turns.append(turn)
+            self.problems += shared_ids(turn)
             for call in turn.tool_calls:
                 self._called.add(call.id)
                 # An agent that reuses ids starts a new pair with each call.

@@ -16,7 +16,7 @@ from pytest_benchflow.dialects._match import recorded_dialect
 from pytest_benchflow.records.jsontext import loads
 from pytest_benchflow.records.trajectory import Torn
 from pytest_benchflow.records.values import integer, mapping
-from pytest_benchflow.training.history import ROOT, Histories
+from pytest_benchflow.training.history import ROOT, Histories, shared_ids
 from pytest_benchflow.training.tree import NO_TOOLS, Offer, TurnTree
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _resolve(exchange: Exchange, request: dict[str, Any], tree: TurnTree, histor
         if answer is None:
             problems.append("an answer without a turn")
         else:
-            problems += answer.unsupported
+            problems += [*answer.unsupported, *shared_ids(answer)]
             exchange.answered, _ = tree.extend(exchange.node, answer)
             exchange.answer = answer
     histories.remember(body, exchange.response, history, exchange.answer)

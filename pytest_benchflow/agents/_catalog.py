@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._acp import drive
@@ -84,11 +85,16 @@ class CatalogAgent:
 
 
 def agent(name: str) -> CatalogAgent:
-    """Return the agent of a shipped manifest. Raises: UsageError."""
+    """Return the agent of a shipped manifest, in the version after an @ where there is one. Raises: UsageError."""
     manifest = shipped(name)
     if manifest is None:
         raise UsageError(f"agents: the catalogue has no {name}.toml")
-    return CatalogAgent(manifest)
+    _, at, version = name.partition("@")
+    offered = tuple(dict.fromkeys([*filter(None, [manifest.host.version]), *manifest.host.versions]))
+    if at and version not in offered:
+        known = f"it comes in: {', '.join(offered)}" if offered else "it comes in one version only"
+        raise UsageError(f"agents: {manifest.name} has no version {version!r}; {known}")
+    return CatalogAgent(replace(manifest, host=replace(manifest.host, version=version)) if at else manifest)
 
 
 def _quoted(text: str) -> str:

@@ -90,6 +90,8 @@ async def _build(
     try:
         sources, local = package_sources()
         env = sources | {"BENCHFLOW_AGENT_DIR": agent_dir(manifest.name)}
+        if manifest.host.version:
+            env["BENCHFLOW_AGENT_VERSION"] = manifest.host.version
         if python is not None:
             env["BENCHFLOW_PYTHON"] = str(python)
         mounts = (Mount(files, agent_dir(manifest.name), writable=True), *python_mounts(python), *local)

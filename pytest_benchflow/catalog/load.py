@@ -35,6 +35,8 @@ class HostTable:
     """What only this package needs to know of an agent; seconds for times."""
 
     version: str | None = None
+    # Others that NAME@VERSION chooses, each with what is known of it; install_cmd finds it in BENCHFLOW_AGENT_VERSION.
+    versions: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None  # an interpreter the agent needs, as "3.12"; found on the host and mounted
     start_timeout: float = 180.0
     terminal_tools: tuple[str, ...] = ()  # tools that end the work: nobody waits for their result
@@ -80,8 +82,11 @@ CONTRACT_FIELDS = tuple(item.name for item in fields(Manifest) if item.name not 
 
 @cache
 def shipped(name: str) -> Manifest | None:
-    """Return the manifest of that name or alias, None when there is none. Raises: UsageError when it is not valid."""
-    file = _HERE / f"{canonical('agents', name)}.toml"
+    """Return the manifest of that name or alias, whatever version is asked for, None when there is none.
+
+    Raises: UsageError when it is not valid.
+    """
+    file = _HERE / f"{canonical('agents', name).partition('@')[0]}.toml"
     return load_manifest(file) if file.is_file() else None
 
 

@@ -240,8 +240,11 @@ def _check_names(selection: Selection, config: pytest.Config) -> None:
     ):
         known = registry.names(kind)
         for name in asked:
-            if name not in known:
+            base = name.partition("@")[0] if kind == "agents" and name not in known else name
+            if base not in known:
                 raise pytest.UsageError(f"{given[option]} is {name!r}; it takes one of: {', '.join(known)}")
+            if base != name:
+                _check_version(name, given[option])
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     absent = [str(directory) for directory in selection.listed if not directory.is_dir()]
@@ -256,6 +259,14 @@ def _check_names(selection: Selection, config: pytest.Config) -> None:
             f"no path was given, and the ini value {_TASKS_INI} names no directory that exists ({missing}); "
             f"pass a path to tasks, or set {_TASKS_INI}"
         )
+
+
+def _check_version(name: str, given: str) -> None:
+    """Refuse a version that an agent does not come in. Raises: pytest.UsageError naming those it does."""
+    try:
+        registry.load("agents", name, "agent")(name)
+    except UsageError as error:
+        raise pytest.UsageError(f"{given} is {name!r}; {error}") from None
 
 
 def _value(config: pytest.Config, option: Option) -> Any:

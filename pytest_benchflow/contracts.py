@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_benchflow.records.journal import Journal
@@ -219,6 +219,15 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientPolicy:
+    """How the client side of the agent protocol behaves during one prompt; agents without a client ignore it."""
+
+    allow: bool = True  # whether requests for permission are granted
+    cancel: Callable[[], Awaitable[object]] | None = None  # the turn is cancelled when this returns
+    cancel_grace_sec: float = 10.0  # how long the agent may take to end a cancelled turn
+
+
+@dataclass(frozen=True, slots=True)
 class AgentContext:
     """All an agent needs for one prompt (one step of a task)."""
 
@@ -240,6 +249,7 @@ class AgentContext:
     step: str | None = None
     redact: Callable[[Any], Any] = _as_it_is  # text or JSON value -> the same without secrets; for logs
     busy: Callable[[], bool] = _never  # whether a model call is open: an agent that waits for its model is not idle
+    client: ClientPolicy = ClientPolicy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,21 +122,43 @@ class _Session:
             turn.cancel()
 
     async def _watch(self, turn: asyncio.Task[Any]) -> str | None:
-        """Wait for the turn; return "timeout" or "idle" when a limit came first."""
+        """Wait for the turn; return "timeout" or "idle" when a limit came first.
+
+        Raises: _GaveUpError when a cancelled turn does not end.
+        """
         context = self._context
         deadline = time.monotonic() + context.timeout_sec
-        while True:
-            now = time.monotonic()
-            if now >= deadline:
-                return "timeout"
-            if context.busy():
-                self._wire.last_activity = now
-            wait = min(deadline - now, _TICK_SEC if context.idle_timeout_sec is not None else deadline - now)
-            await asyncio.wait([turn], timeout=wait)
-            if turn.done():
-                return None
-            if context.idle_timeout_sec is not None and self._idle() >= context.idle_timeout_sec:
-                return "idle"
+        cancelling = asyncio.create_task(self._cancel_in_time())
+        try:
+            while True:
+                now = time.monotonic()
+                if now >= deadline:
+                    return "timeout"
+                if context.busy():
+                    self._wire.last_activity = now
+                wait = min(deadline - now, _TICK_SEC if context.idle_timeout_sec is not None else deadline - now)
+                await asyncio.wait([turn, cancelling], timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                if turn.done():
+                    return None
+                if cancelling.done():
+                    cancelling.result()
+                if context.idle_timeout_sec is not None and self._idle() >= context.idle_timeout_sec:
+                    return "idle"
+        finally:
+            cancelling.cancel()
+
+    async def _cancel_in_time(self) -> None:
+        """Cancel the turn at the moment that the client side chose, if any. Raises: _GaveUpError when it goes on."""
+        policy = self._context.client
+        if policy.cancel is None:
+            await asyncio.Event().wait()
+            return
+        await policy.cancel()
+        self._log.write({"type": "cancel"})
+        with contextlib.suppress(OSError):  # of an agent that is gone, the turn itself tells
+            await self._connection.send_notification("session/cancel", {"sessionId": self._id})
+        await asyncio.sleep(policy.cancel_grace_sec)
+        raise _GaveUpError(f"the agent did not end its turn within {policy.cancel_grace_sec:g} s of session/cancel")
 
     async def _give_up(self, turn: asyncio.Task[Any], reason: str) -> AgentOutcome:
         idle, in_flight, pending = self._idle(), self._log.describe_in_flight(), self._log.in_flight()
@@ -218,7 +240,7 @@ class _Session:
         return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
     async def _answer(self, method: str, params: Any, is_notification: bool) -> Any:
-        """Answer what an agent asks of its client: permission is given, nothing else is offered."""
+        """Answer what an agent asks of its client: permission is given or refused, nothing else is offered."""
         if is_notification:
             return None
         exceptions = importlib.import_module("acp.exceptions")
@@ -226,7 +248,7 @@ class _Session:
             raise exceptions.RequestError.method_not_found(method)
         given = params.get("options")
         options = [option for option in given if isinstance(option, dict)] if isinstance(given, list) else []
-        chosen = _allowed(options)
+        chosen = _option(options, "allow" if self._context.client.allow else "reject")
         call = params.get("toolCall")
         call = call if isinstance(call, dict) else {}
         self._log.write(
@@ -251,9 +273,9 @@ class _Session:
         return f"; the end of its stderr:\n{self._context.redact(text)}" if text else "; its stderr is empty"
 
 
-def _allowed(options: list[dict[str, Any]]) -> str | None:
-    """Return the id of the option that allows the call, once rather than always; None: nothing allows it."""
-    for kind in ("allow_once", "allow_always"):
+def _option(options: list[dict[str, Any]], answer: str) -> str | None:
+    """Return the id of the option that allows or rejects the call, once rather than always; None: there is none."""
+    for kind in (f"{answer}_once", f"{answer}_always"):
         for option in options:
             if option.get("kind") == kind and isinstance(option.get("optionId"), str):
                 return str(option["optionId"])

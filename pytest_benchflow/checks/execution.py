@@ -26,7 +26,7 @@ _NO_WORK = re.compile(
     r"\bidle|\binactiv|\bno (?:activity|output|progress)\b|\bstall(?:ed)?\b|\bhung\b|provider[ _]time", re.IGNORECASE
 )
 # Events that the harness writes around an agent's own.
-_OURS = ("user_message", "agent_timeout", "stop")
+_OURS = ("user_message", "cancel", "agent_timeout", "stop")
 
 
 @check(category="infra", needs=("result",))

@@ -72,8 +72,8 @@ def secret_values(agent_env: Mapping[str, str]) -> list[str]:
     return [value for name, value in agent_env.items() if SECRET_NAME.search(name) or value == host_variable(name)]
 
 
-def resolve(config: RolloutConfig) -> Cell:
-    """Resolve names and check that this cell can run here.
+def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:
+    """Resolve names and check that this cell can run here; `route` is taken in place of what the model's name says.
 
     Raises: UnsupportedError (the reason of a skip), UsageError, TaskError, ProviderError (no key).
     """
@@ -93,7 +93,7 @@ def resolve(config: RolloutConfig) -> Cell:
         task=task,
         backend=backend,
         agent=agent,
-        route=_route(config, task, agent, mode) if agent.uses_model else None,
+        route=(route or _route(config, task, agent, mode)) if agent.uses_model else None,
         skill_mode=mode,
         environment=expand_env(task.environment.env, host_variable),
     )

@@ -1,4 +1,7 @@
-"""Install an agent once per version and sandbox image, and share it read-only with every rollout."""
+"""Install an agent once per version and sandbox image, and share it read-only with every rollout.
+
+What install_cmd leaves below /opt/benchflow is kept, its own HOME among it; nothing else is.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,13 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Backend, ExecResult
     from pytest_benchflow.tasks.task import Task
 
+ROOT = "/opt/benchflow"
+# HOME of install_cmd. A rollout has a HOME of its own, into which its agent's launch brings what it needs of this one.
+INSTALL_HOME = f"{ROOT}/home"
 _MARKER = ".complete.json"
 _LOCK_TICK_SEC = 0.2
+# Downloads that no rollout needs stay out of the installation.
+_CACHES = {"XDG_CACHE_HOME": "/tmp/downloads", "npm_config_cache": "/tmp/downloads/npm"}  # noqa: S108 - of the sandbox
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 # An installation that failed is not tried again by the next rollout of the same session.
@@ -48,11 +56,10 @@ async def install(manifest: Manifest, backend: Backend, task: Task, log_dir: Pat
     """
     wanted = manifest.host.python
     python = await asyncio.to_thread(_interpreter, wanted) if wanted else None
-    target = agent_dir(manifest.name)
     key = f"{manifest.name}@{manifest.host.version or 'latest'}-{_digest(manifest, backend.fingerprint(task), python)}"
     root = cache_dir() / "agents"
     final = root / key
-    mounts = (Mount(final, target), *python_mounts(python))
+    mounts = (Mount(final, ROOT), *python_mounts(python))
     if (final / _MARKER).is_file():
         return mounts
     if key in _failed:
@@ -66,7 +73,7 @@ async def install(manifest: Manifest, backend: Backend, task: Task, log_dir: Pat
 
 def agent_dir(name: str) -> str:
     """Return where an agent's files are inside a sandbox."""
-    return f"/opt/benchflow/agents/{name}"
+    return f"{ROOT}/agents/{name}"
 
 
 def cache_dir() -> Path:
@@ -85,16 +92,18 @@ async def _build(
         await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
     draft = final.parent / f".{final.name}.draft-{secrets.token_hex(4)}"
     files, scratch = draft / "files", draft / "scratch"
-    files.mkdir(parents=True)
+    inside = agent_dir(manifest.name)
+    for directory in (inside, INSTALL_HOME):
+        (files / directory.removeprefix(f"{ROOT}/")).mkdir(parents=True)
     scratch.mkdir(mode=0o700)
     try:
         sources, local = package_sources()
-        env = sources | {"BENCHFLOW_AGENT_DIR": agent_dir(manifest.name)}
+        env = sources | {"BENCHFLOW_AGENT_DIR": inside, "HOME": INSTALL_HOME, **_CACHES}
         if manifest.host.version:
             env["BENCHFLOW_AGENT_VERSION"] = manifest.host.version
         if python is not None:
             env["BENCHFLOW_PYTHON"] = str(python)
-        mounts = (Mount(files, agent_dir(manifest.name), writable=True), *python_mounts(python), *local)
+        mounts = (Mount(files, ROOT, writable=True), *python_mounts(python), *local)
         spec = SandboxSpec(id=f"install-{secrets.token_hex(4)}", task=task, scratch=scratch, mounts=mounts)
         result = await _run(manifest, backend, spec, env)
         _keep_log(log_dir / "install.log", result)
@@ -131,7 +140,7 @@ def _why(manifest: Manifest, result: ExecResult, log: Path) -> str:
 
 
 def _digest(manifest: Manifest, fingerprint: str, python: Path | None) -> str:
-    text = "\0".join((fingerprint, manifest.install_cmd, str(python)))
+    text = "\0".join((ROOT, fingerprint, manifest.name, manifest.install_cmd, str(python)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -29,7 +29,8 @@ _HIDDEN_FILES = (
 )  # fmt: skip
 _SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _SETTINGS = ("pip.conf", ".condarc", "condarc", ".netrc")
-SPAWNER = "/opt/benchflow/spawner.py"
+# Not below /opt/benchflow, which an agent's installation is mounted over.
+SPAWNER = "/opt/benchflow-spawner.py"
 _ELSEWHERE = (
     "use Linux on x86_64 or aarch64 that allows user namespaces, such as a docker container started with --privileged"
 )

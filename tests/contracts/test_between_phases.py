@@ -24,7 +24,7 @@ ls -d ld* python* ssl/openssl.cnf nsswitch.conf
 find ld* python* ssl/openssl.cnf nsswitch.conf -type f | sort | xargs sha256sum
 stat -c '%n %a %F' / ld.so.* nsswitch.conf passwd group shadow
 for name in bin sbin lib lib64; do echo $name $(readlink /$name); ls -d /$name/; done
-ls -A /opt/benchflow
+ls -A /opt
 """
 ATTACKS = {
     "preload": "echo /app/evil.so >/etc/ld.so.preload",
@@ -48,7 +48,7 @@ ATTACKS = {
     "libraries": "mv /lib64 /lib64.own; mkdir -p /lib64/d /lib64.moved/d; echo >/lib64/ld-linux-x86-64.so.2",
     "programs": "mv /bin /bin.own; /usr/bin/mkdir /bin; /usr/bin/cp /usr/bin/true /bin/sh",
     "programs-as-a-link": "ln -sfn /app /bin",
-    "spawner-as-a-directory": "mv /opt/benchflow /opt/own; mkdir -p /opt/benchflow/spawner.py/deep",
+    "spawner-as-a-directory": "mv /opt /opt.own; mkdir -p /opt/benchflow-spawner.py/deep",
     "locked-root": "chmod 000 /etc/ld.so.cache; chmod 700 /",
 }
 

@@ -49,8 +49,8 @@ def test_rollouts_that_start_together_share_one_installation(cache: Path, tmp_pa
     first, second, third = asyncio.run(run(tmp_path, manifest(COUNTING), times=3))
     assert first == second == third
     (mount,) = first
-    assert (mount.target, mount.writable) == ("/opt/benchflow/agents/invented", False)
-    assert (mount.source / "runs").read_text() == "run\n"
+    assert (mount.target, mount.writable) == ("/opt/benchflow", False)
+    assert (mount.source / "agents/invented/runs").read_text() == "run\n"
     assert directories(cache) == [mount.source.name]
     logs = [path.read_text() for path in tmp_path.glob("log-*/install.log")]
     assert logs == ["installing\n"]
@@ -84,7 +84,7 @@ def test_what_a_killed_installation_left_is_replaced(cache: Path, tmp_path: Path
     (mount.source / ".complete.json").unlink()
     (cache / f".{mount.source.name}.draft-dead" / "files").mkdir(parents=True)
     assert asyncio.run(run(tmp_path, manifest(COUNTING))) == [(mount,)]
-    assert (mount.source / "runs").read_text() == "run\n"
+    assert (mount.source / "agents/invented/runs").read_text() == "run\n"
     assert directories(cache) == [mount.source.name]
 
 

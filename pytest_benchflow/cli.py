@@ -18,6 +18,7 @@ from pytest_benchflow import __version__, registry
 from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
 from pytest_benchflow.exporters import _command as export
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
+from pytest_benchflow.report import gate
 from pytest_benchflow.report.text import one_line, printable
 from pytest_benchflow.settings import host_variable
 
@@ -101,6 +102,10 @@ def parser() -> argparse.ArgumentParser:
     parser = _described(commands.add_parser("export", help=export.HELP), export.TEXT)
     export.add_arguments(parser)
     parser.set_defaults(run=_export)
+
+    parser = _described(commands.add_parser("gate", help=gate.HELP), gate.TEXT)
+    gate.add_arguments(parser)
+    parser.set_defaults(run=gate.run)
 
     text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
     doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)

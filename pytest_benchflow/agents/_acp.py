@@ -34,14 +34,17 @@ class _GaveUpError(Exception):
     """The agent broke off: it ended, answered with an error, or did not start in time."""
 
 
-async def drive(process: Process, context: AgentContext, *, start_sec: float = START_SEC) -> AgentOutcome:
+async def drive(
+    process: Process, context: AgentContext, *, start_sec: float = START_SEC, model_id: str | None = None
+) -> AgentOutcome:
     """Run one prompt with a freshly started agent and return how it ended; the process tree is dead afterwards.
 
-    Times are seconds: `start_sec` for the handshake, the context's limits for the prompt.
+    Times are seconds: `start_sec` for the handshake, the context's limits for the prompt. An agent that takes its model
+    by the protocol is told `model_id`.
     """
     session = _Session(process, context)
     try:
-        return await session.run(start_sec)
+        return await session.run(start_sec, model_id)
     finally:
         await asyncio.shield(session.end())
 
@@ -58,14 +61,14 @@ class _Session:
         self._exit: asyncio.Task[None] | None = None
         self._id = ""
 
-    async def run(self, start_sec: float) -> AgentOutcome:
+    async def run(self, start_sec: float, model_id: str | None) -> AgentOutcome:
         """Shake hands, prompt, and judge the end."""
         # Importing the protocol's schema takes most of a second: other rollouts share this loop.
         connection = await asyncio.to_thread(importlib.import_module, "acp.connection")
         self._connection = connection.Connection(self._answer, self._wire)
         self._exit = asyncio.create_task(self._watch_exit())
         try:
-            await self._start(start_sec)
+            await self._start(start_sec, model_id)
             self._log.write({"type": "user_message", "text": self._context.instruction})
             return await self._prompt()
         except _GaveUpError as error:
@@ -83,7 +86,7 @@ class _Session:
         await self._wire.finish()
         self._log.flush()
 
-    async def _start(self, start_sec: float) -> None:
+    async def _start(self, start_sec: float, model_id: str | None) -> None:
         schema = importlib.import_module("acp.schema")
         try:
             async with asyncio.timeout(start_sec):
@@ -102,11 +105,28 @@ class _Session:
                 made = await self._ask(
                     "session/new", schema.NewSessionRequest(cwd=self._context.sandbox.workdir, mcp_servers=[])
                 )
+                if not isinstance(made, dict) or not isinstance(made.get("sessionId"), str):
+                    raise _GaveUpError(f"the agent answered session/new with {made!r:.200}, without a sessionId")
+                self._id = made["sessionId"]
+                if model_id is not None:
+                    await self._choose_model(made, model_id)
         except TimeoutError:
             raise _GaveUpError(f"the agent was not ready for a prompt within {start_sec:g} s{self._tail()}") from None
-        if not isinstance(made, dict) or not isinstance(made.get("sessionId"), str):
-            raise _GaveUpError(f"the agent answered session/new with {made!r:.200}, without a sessionId")
-        self._id = made["sessionId"]
+
+    async def _choose_model(self, made: dict[str, Any], model_id: str) -> None:
+        """Name the model, by the option that the new session offers for it where it does. Raises: _GaveUpError."""
+        option = _model_option(made)
+        try:
+            if option is None:
+                await self._ask("session/set_model", {"sessionId": self._id, "modelId": model_id})
+            else:
+                choice = {"sessionId": self._id, "configId": option, "value": model_id}
+                await self._ask("session/set_config_option", choice)
+        except _GaveUpError as error:
+            raise _GaveUpError(
+                f"{error}; an agent that takes its model from the environment says so in its manifest: "
+                "supports_acp_set_model = false"
+            ) from None
 
     async def _prompt(self) -> AgentOutcome:
         schema = importlib.import_module("acp.schema")
@@ -213,7 +233,9 @@ class _Session:
         )
 
     async def _ask(self, method: str, request: Any) -> Any:
-        params = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+        params = request
+        if not isinstance(request, dict):
+            params = request.model_dump(mode="json", by_alias=True, exclude_none=True)
         request_error = importlib.import_module("acp.exceptions").RequestError
         try:
             return await self._connection.send_request(method, params)
@@ -279,6 +301,15 @@ def _option(options: list[dict[str, Any]], answer: str) -> str | None:
         for option in options:
             if option.get("kind") == kind and isinstance(option.get("optionId"), str):
                 return str(option["optionId"])
+    return None
+
+
+def _model_option(made: dict[str, Any]) -> str | None:
+    """Return the id of the option by which a new session takes its model, None when it offers none."""
+    options = made.get("configOptions")
+    for option in options if isinstance(options, list) else ():
+        if isinstance(option, dict) and option.get("category") == "model" and isinstance(option.get("id"), str):
+            return str(option["id"])
     return None
 
 

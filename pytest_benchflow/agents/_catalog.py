@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._acp import drive
-from pytest_benchflow.agents._install import agent_dir, install
+from pytest_benchflow.agents._install import INSTALL_HOME, agent_dir, install
 from pytest_benchflow.catalog.load import shipped
 from pytest_benchflow.errors import UsageError
 
@@ -19,6 +19,26 @@ if TYPE_CHECKING:
 
 # Wire formats whose clients expect the version in the base URL.
 _VERSIONED = ("chat", "responses")
+
+# What the gateway is called where an agent gives its providers names.
+PROVIDER = "benchflow"
+
+# Programs and settings that the installation left in its own HOME are found in this one; what is there already stays.
+_BRING_HOME = f"""\
+installed={INSTALL_HOME}
+if [ -d "$installed/.local/bin" ]; then
+  mkdir -p "$HOME/.local/bin"
+  for program in "$installed"/.local/bin/*; do
+    link=$HOME/.local/bin/${{program##*/}}
+    [ -e "$link" ] || [ -L "$link" ] || ln -s "$program" "$link"
+  done
+fi
+bring_home() {{
+  if [ -d "$installed/$1" ] && [ ! -e "$HOME/$1" ] && [ ! -L "$HOME/$1" ]; then
+    mkdir -p "$(dirname "$HOME/$1")" && cp -R "$installed/$1" "$HOME/$1" && chmod -R u+w "$HOME/$1"
+  fi
+}}
+"""
 
 # Skills are linked to where the agent looks for them; a directory of the task's own is left alone.
 _LINK_SKILLS = """\
@@ -52,7 +72,9 @@ class CatalogAgent:
             cwd=context.sandbox.workdir,
             user=context.user,
         )
-        return await drive(process, context, start_sec=self.manifest.host.start_timeout)
+        return await drive(
+            process, context, start_sec=self.manifest.host.start_timeout, model_id=self._model_id(context.model)
+        )
 
     def environment(self, context: AgentContext) -> dict[str, str]:
         """Return the variables the agent starts with; the user's own come last and win."""
@@ -62,6 +84,10 @@ class CatalogAgent:
             "BENCHFLOW_PROVIDER_BASE_URL": f"{base}/v1" if base and self.api_dialect in _VERSIONED else base,
             "BENCHFLOW_PROVIDER_API_KEY": context.token or "",
             "BENCHFLOW_PROVIDER_MODEL": context.model,
+            # Under this name launchers of benchflow-ai/agents register a model that their agent has never heard of.
+            "BENCHFLOW_LITELLM_MODEL_ALIAS": context.model,
+            "BENCHFLOW_PROVIDER_NAME": PROVIDER,
+            "BENCHFLOW_PROVIDER_PROTOCOL": self.manifest.spoken_protocol,
             "BENCHFLOW_LLM_TIMEOUT": f"{context.llm_timeout_sec:g}",
         }
         if context.reasoning_effort:
@@ -71,13 +97,20 @@ class CatalogAgent:
         env |= {theirs: env[ours] for ours, theirs in self.manifest.env_mapping.items() if ours in env}
         return env | dict(context.env)
 
+    def _model_id(self, model: str) -> str | None:
+        """Return how the agent is told its model by the protocol, None: it takes it from the environment."""
+        if not self.manifest.supports_acp_set_model:
+            return None
+        return model if self.manifest.acp_model_format == "bare" else f"{PROVIDER}/{model}"
+
     def _skill_places(self) -> tuple[str, ...]:
         """Return where skills are linked: in the workspace, which a verifier may judge, only as a last resort."""
         paths = self.manifest.skill_paths
         return tuple(path for path in paths if path.startswith("$HOME/")) or paths
 
     def _script(self, context: AgentContext) -> str:
-        lines = [f"WORKSPACE={_quoted(context.sandbox.workdir)}"]
+        lines = [f"WORKSPACE={_quoted(context.sandbox.workdir)}", 'export BENCHFLOW_AGENT_HOME="$HOME"', _BRING_HOME]
+        lines += [f"bring_home {_quoted(path)}" for path in self.manifest.home_dirs]
         if context.skills_dir:
             lines.append(f"link_skills() {{\n{_LINK_SKILLS}}}")
             lines += [f'link_skills "{path}"' for path in self._skill_places()]

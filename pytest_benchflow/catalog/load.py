@@ -28,6 +28,9 @@ _DIALECTS = {
     "anthropic-messages": "messages",
     "google-generative-ai": "generateContent",
 }
+# Where no api_protocol is given: whose clients read a URL from a variable that is named so.
+_URL_VARIABLES = {"ANTHROPIC": "anthropic-messages", "GEMINI": "google-generative-ai", "GOOGLE": "google-generative-ai"}
+MODEL_FORMATS = ("bare", "provider/model", "registered-provider/model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Manifest:
     launch_cmd: str
     description: str = ""
     protocol: str = "acp"
-    api_protocol: str = "openai-completions"
+    api_protocol: str = ""
     acp_model_format: str = "bare"
     supports_acp_set_model: bool = True
     requires_env: tuple[str, ...] = ()
@@ -68,7 +71,14 @@ class Manifest:
     @property
     def dialect(self) -> str | None:
         """Return the name of the wire format the agent speaks to its model, None when it is not known here."""
-        return _DIALECTS.get(self.api_protocol)
+        return _DIALECTS.get(self.spoken_protocol)
+
+    @property
+    def spoken_protocol(self) -> str:
+        """Return api_protocol, and where it is not given what the variable for the base URL lets expect."""
+        variable = self.env_mapping.get("BENCHFLOW_PROVIDER_BASE_URL", "")
+        likely = (protocol for word, protocol in _URL_VARIABLES.items() if word in variable)
+        return self.api_protocol or next(likely, "openai-completions")
 
     @property
     def installs(self) -> bool:
@@ -108,6 +118,11 @@ def load_manifest(file: Path) -> Manifest:
             raise UsageError(
                 f"{file}: {name!r} is no name; it takes up to 64 letters, digits, dots, dashes and underscores"
             )
+    # Words that others made up do no harm where the protocol carries no model.
+    if manifest.supports_acp_set_model and manifest.acp_model_format not in MODEL_FORMATS:
+        raise UsageError(
+            f"{file}: acp_model_format is {manifest.acp_model_format!r}; it takes one of: {', '.join(MODEL_FORMATS)}"
+        )
     if manifest.install_timeout < 1:
         raise UsageError(f"{file}: install_timeout is {manifest.install_timeout}; it takes seconds, at least 1")
     return manifest

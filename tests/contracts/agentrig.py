@@ -102,10 +102,12 @@ class Rig:
     async def run(self, agent: Agent, **limits: Any) -> AgentOutcome:
         return await agent.run(self.make_context(**limits))
 
-    async def play(self, program: str, *, start_sec: float = 30.0, **limits: Any) -> AgentOutcome:
+    async def play(
+        self, program: str, *, start_sec: float = 30.0, model_id: str | None = None, **limits: Any
+    ) -> AgentOutcome:
         """Drive an invented agent: a Python program after the prelude."""
         process = await self.sandbox.spawn(["python3", "-c", PRELUDE + textwrap.dedent(program)])
-        return await drive(process, self.make_context(**limits), start_sec=start_sec)
+        return await drive(process, self.make_context(**limits), start_sec=start_sec, model_id=model_id)
 
     def make_context(self, **limits: Any) -> AgentContext:
         asked = {**self.context, **limits}

@@ -15,7 +15,7 @@ from pytest_benchflow.records.jsontext import dumps, loads
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from pytest_benchflow.contracts import ModelRequest
+    from pytest_benchflow.contracts import Dialect, ModelRequest
     from pytest_benchflow.proxy.script import ScriptTurn
 
 
@@ -37,17 +37,7 @@ class ScriptedUpstream:
         number, turn = self._next(request.body)
         if turn.hang:
             await asyncio.Event().wait()
-        await asyncio.sleep(turn.delay)
-        if turn.status != 200:
-            raw = dialect.error_body(turn.status, turn.error or "scripted failure", "scripted")
-            return ModelResponse(turn.status, {"Content-Type": "application/json"}, _whole(raw, turn))
-        asked = loads(request.body)
-        body = answer_body(dialect.name, turn, number, asked)
-        streamed = dialect.streams(request.path, asked)
-        if streamed:
-            parts = dialect.disassemble(body, asked, request.path)
-            return ModelResponse(200, {"Content-Type": f"{streamed}; charset=utf-8"}, _stream(parts, turn))
-        return ModelResponse(200, {"Content-Type": "application/json"}, _whole(dumps(body), turn))
+        return await respond(dialect, request, turn, number)
 
     async def close(self) -> None:
         """Do nothing: a script holds no connection."""
@@ -59,6 +49,21 @@ class ScriptedUpstream:
                 self._turns.remove((number, turn))
             return number, turn
         raise ProviderError("the script of the model has no more turns for this request")
+
+
+async def respond(dialect: Dialect, request: ModelRequest, turn: ScriptTurn, number: int) -> ModelResponse:
+    """Answer a request with a turn, streamed where it asks for that; `number` makes the ids of the answer."""
+    await asyncio.sleep(turn.delay)
+    if turn.status != 200:
+        raw = dialect.error_body(turn.status, turn.error or "scripted failure", "scripted")
+        return ModelResponse(turn.status, {"Content-Type": "application/json"}, _whole(raw, turn))
+    asked = loads(request.body)
+    body = answer_body(dialect.name, turn, number, asked)
+    streamed = dialect.streams(request.path, asked)
+    if streamed:
+        parts = dialect.disassemble(body, asked, request.path)
+        return ModelResponse(200, {"Content-Type": f"{streamed}; charset=utf-8"}, _stream(parts, turn))
+    return ModelResponse(200, {"Content-Type": "application/json"}, _whole(dumps(body), turn))
 
 
 async def _whole(raw: bytes, turn: ScriptTurn) -> AsyncIterator[bytes]:

@@ -5,7 +5,9 @@ A review reads and never writes. Nothing in a run directory is executed, followe
 
 from __future__ import annotations
 
+import gc
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from pytest_benchflow.report.text import UNKNOWN
 from pytest_benchflow.training.account import effort_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_benchflow.training.row import Row
@@ -113,6 +115,11 @@ def review_rollout(root: Path, checks: Mapping[str, Check], *, rebuild: bool = F
 
     Never raises for what the directory holds.
     """
+    with _no_collector():
+        return _reviewed(root, checks, rebuild=rebuild)
+
+
+def _reviewed(root: Path, checks: Mapping[str, Check], *, rebuild: bool) -> Review:
     if not root.is_dir():
         return _unread(root, ["the job planned this rollout, and nothing of it is here"], checks)
     rollout = RebuiltRollout(root) if rebuild else Rollout(root)
@@ -121,6 +128,18 @@ def review_rollout(root: Path, checks: Mapping[str, Check], *, rebuild: bool = F
         return _unread(root, strange, checks) if strange else _read(rollout, checks)
     except OSError as error:
         return _unread(root, [f"{error.filename or root} cannot be read ({error.strerror})"], checks)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keep the garbage collector from walking what a review reads: those are trees, freed when they are let go of."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def document(reviews: Iterable[Review]) -> dict[str, Any]:

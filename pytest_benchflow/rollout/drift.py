@@ -1,0 +1,161 @@
+"""Find where two launches part, and name what one of them lost: an effort, a time limit, a check."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.catalog.compare import ABSENT, HERE, THERE, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_EFFORT = re.compile(r"effort|thinking", re.IGNORECASE)
+_TIMEOUT = re.compile(r"time_?out|time_?limit|deadline|max_?wait", re.IGNORECASE)
+_AROUND = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One thing that both sides did differently in an environment."""
+
+    row: str
+    what: str
+    here: str
+    there: str
+    weakens: str | None = None
+
+    def lines(self) -> list[str]:
+        """Return what to print."""
+        loss = [f"  weakens: {self.weakens}"] if self.weakens else []
+        return [f"{self.row}: {self.what}", f"  here:  {self.here}", f"  there: {self.there}", *loss]
+
+
+def drifts(row: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Drift]:
+    """Return what differs between two outcomes of one environment."""
+    found = []
+    one, other = dict(_facts(here)), dict(_facts(there))
+    for what in {**one, **other}:
+        if one.get(what) != other.get(what):
+            shown = _parted(one.get(what), other.get(what))
+            found.append(Drift(row, what, *shown, weakens=_loss(what, one.get(what), other.get(what))))
+    return found
+
+
+def _facts(outcome: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Yield what an outcome says, each under a name of its own; None where something is not there."""
+    yield "exit code", str(outcome["exit"])
+    yield "standard output", outcome["stdout"] or None
+    for number, call in enumerate(outcome["calls"], 1):
+        program = f"call {number}"
+        yield f"{program}, program", call["argv"][0]
+        yield f"{program}, arguments", json.dumps(call["argv"][1:], ensure_ascii=False)
+        yield f"{program}, working directory", call["cwd"]
+        yield f"{program}, standard input", call["stdin"] or None
+        for name, value in call["env"].items():
+            yield f"{program}, variable {name}", value
+    for path, file in sorted(outcome["files"].items()):
+        if file is None:
+            yield f"{path}, removed", "yes"
+            continue
+        yield f"{path}, kind", file["kind"]
+        yield f"{path}, mode", file["mode"]
+        for key in ("link", "sha256"):
+            if key in file:
+                yield f"{path}, {key}", file[key]
+        if file.get("text") is not None:
+            yield from _text_facts(path, file["text"])
+
+
+def _text_facts(path: str, text: str) -> Iterator[tuple[str, str | None]]:
+    """Yield a file's text; of JSON its values, as their order and layout mean nothing."""
+    try:
+        value = json.loads(text, object_pairs_hook=_without_repeats)
+    except ValueError:
+        yield f"{path}, text", text
+        return
+    yield from _leaves(f"{path}, value", value)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError
+    return dict(pairs)
+
+
+def _leaves(where: str, value: Any) -> Iterator[tuple[str, str | None]]:
+    if isinstance(value, dict | list) and value:
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in pairs:
+            yield from _leaves(f"{where} {key}" if where.endswith(", value") else f"{where}.{key}", inner)
+    else:
+        yield where, json.dumps(value, ensure_ascii=False)
+
+
+def _parted(here: str | None, there: str | None) -> tuple[str, str]:
+    """Show both values around their first difference."""
+    if here is None or there is None:
+        return tuple(ABSENT if each is None else _cut(each, 0) for each in (here, there))  # type: ignore[return-value]
+    pairs = enumerate(zip(here, there, strict=False))
+    at = next((index for index, (one, other) in pairs if one != other), min(len(here), len(there)))
+    return _cut(here, at), _cut(there, at)
+
+
+def _cut(text: str, at: int) -> str:
+    start, end = max(0, at - _AROUND), at + _AROUND
+    return f"{'…' if start else ''}{visible(text[start:end]) or '(empty)'}{'…' if end < len(text) else ''}"
+
+
+def _loss(what: str, here: str | None, there: str | None) -> str | None:
+    """Name what is weaker on which side, None when nothing is known to be."""
+    if what == "exit code" and here is not None and there is not None:
+        if (here == "0") == (there == "0"):
+            return None
+        side, code = (HERE, there) if here == "0" else (THERE, here)
+        return f"check dropped {side}: it goes on where the other stops with exit code {code}"
+    if what.endswith(", mode") and here is not None and there is not None:
+        return _wider(int(here, 8), int(there, 8))
+    name = what.rpartition(", ")[2]
+    if _EFFORT.search(name):
+        return _lower("effort", _rank(here), _rank(there))
+    if _TIMEOUT.search(name):
+        return _lower("timeout", _number(here), _number(there))
+    if name in ("arguments", "text"):
+        return _lower("effort", _word_rank(here), _word_rank(there))
+    return None
+
+
+def _lower(noun: str, here: float | None, there: float | None) -> str | None:
+    if here is None and there is None:
+        return f"{noun} changed, and which is less is not known"
+    if here is None or there is None:
+        return f"{noun} dropped {HERE if here is None else THERE}"
+    return None if here == there else f"{noun} lowered {HERE if here < there else THERE}"
+
+
+def _wider(here: int, there: int) -> str | None:
+    for side, more in ((HERE, here & ~there), (THERE, there & ~here)):
+        if more & 0o077:
+            return f"access widened {side}: other users may use the file"
+    return None
+
+
+def _rank(text: str | None) -> float | None:
+    word = (text or "").strip('"').lower()
+    return float(_EFFORTS.index(word)) if word in _EFFORTS else None
+
+
+def _word_rank(text: str | None) -> float | None:
+    """Return the rank of the first effort that a text names after the word."""
+    found = re.search(rf"(?:effort|thinking)[\"'\s:=,]+({'|'.join(_EFFORTS)})\b", text or "", re.IGNORECASE)
+    return float(_EFFORTS.index(found[1].lower())) if found else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float((text or "").strip('"'))
+    except ValueError:
+        return None

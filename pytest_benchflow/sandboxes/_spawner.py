@@ -81,7 +81,8 @@ class Spawner:
             os.close(descriptor)
 
     def _kill(self, run: str) -> None:
-        shepherd = next((pid for pid, name in self.shepherds.items() if name == run), None)
+        # A copy, made in one go: a shepherd that ends meanwhile is taken out by a signal handler.
+        shepherd = next((pid for pid, name in list(self.shepherds.items()) if name == run), None)
         left = 0
         if shepherd is not None:
             end = time.monotonic() + 2

@@ -12,6 +12,7 @@ from pytest_benchflow.dialects._common import (
     REASONING_KEYS,
     add_text,
     arguments_text,
+    count,
     failure,
     first_count,
     kind_of,
@@ -48,6 +49,10 @@ _KNOWN = frozenset({*_TEXTS, *_REASONING, "image_url", "input_audio", "file"})
 _CACHE_READ = ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
 _CACHE_CREATED = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 _CALL_KINDS = ("function", "custom")
+# Keys of a message whose meaning needs no second look; most messages have no others.
+_PLAIN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name"})
+_NO_USAGE = Usage()
+_COMPLETED = Outcome("completed")
 
 
 class Chat:
@@ -81,8 +86,11 @@ class Chat:
         choices = sequence(body.get("choices"))
         if not choices:
             return Outcome("error", "the answer has no choices")
-        outcomes = [_choice_outcome(mapping(choice)) for choice in choices]
-        return next((outcome for outcome in outcomes if outcome.kind != "completed"), outcomes[0])
+        for choice in choices:
+            outcome = _choice_outcome(mapping(choice))
+            if outcome.kind != "completed":
+                break
+        return outcome
 
     def request_turns(self, body: Mapping[str, Any]) -> list[Turn]:
         """Return the history a request carries."""
@@ -112,15 +120,15 @@ class Chat:
     def usage(self, body: Any) -> Usage | None:
         """Return the tokens of an answer; prompt tokens include cached ones here."""
         reported = mapping(mapping(body).get("usage"))
-        details = mapping(reported.get("prompt_tokens_details"))
+        cached = reported | mapping(reported.get("prompt_tokens_details"))
         usage = Usage(
-            input_tokens=first_count(reported, "prompt_tokens"),
-            output_tokens=first_count(reported, "completion_tokens"),
-            cache_read_tokens=first_count({**reported, **details}, *_CACHE_READ),
-            cache_creation_tokens=first_count({**reported, **details}, *_CACHE_CREATED),
-            total_tokens=first_count(reported, "total_tokens"),
+            count(reported.get("prompt_tokens")),
+            count(reported.get("completion_tokens")),
+            first_count(cached, *_CACHE_READ),
+            first_count(cached, *_CACHE_CREATED),
+            count(reported.get("total_tokens")),
         )
-        return None if usage == Usage() else usage
+        return None if usage == _NO_USAGE else usage
 
     def effort(self, body: Any) -> str | None:
         """Return the reasoning effort a request asks for or a response echoes."""
@@ -148,15 +156,16 @@ def _choice_outcome(choice: Mapping[str, Any]) -> Outcome:
         return Outcome(kind, f"finish_reason {finish}")
     if message.get("refusal"):
         return Outcome("refused", text(message["refusal"])[:300])
-    for part in sequence(message.get("content")):
+    content, calls = message.get("content"), message.get("tool_calls")
+    for part in content if isinstance(content, list) else ():
         if kind_of(part) == "refusal":
             return Outcome("refused", text(part.get("refusal"))[:300])
         if kind_of(part) not in _KNOWN:
             return Outcome("partial", f"unknown content part {kind_of(part)!r}")
-    for call in sequence(message.get("tool_calls")):
+    for call in calls if isinstance(calls, list) else ():
         if _call_kind(mapping(call)) not in _CALL_KINDS:
             return Outcome("partial", f"unknown tool call {_call_kind(mapping(call))!r}")
-    return Outcome("completed")
+    return _COMPLETED
 
 
 def _turn(message: Any, role: Any) -> Turn:
@@ -166,31 +175,29 @@ def _turn(message: Any, role: Any) -> Turn:
     if kept is None:
         # A legacy function result carries no call id, so it can never be paired.
         unsupported.append(f"role {role}")
-    content, reasoning = _content(message.get("content"), "" if role == "assistant" else "\n", unsupported)
-    if role == "assistant":
-        if not content and message.get("refusal"):
-            content = text(message["refusal"])
-        reasoning += sum(1 for key in REASONING_KEYS if message.get(key))
-    unsupported += [key for key in ("function_call", "audio") if message.get(key)]
-    calls = tuple(_call(mapping(call), unsupported) for call in listed(message.get("tool_calls")))
+    content = message.get("content")
+    reasoning = 0
+    if not isinstance(content, str):
+        content, reasoning = _content(content, "" if role == "assistant" else "\n", unsupported)
+    if not _PLAIN.issuperset(message):
+        if role == "assistant":
+            content = content or text(message.get("refusal"))
+            reasoning += sum(1 for key in REASONING_KEYS if message.get(key))
+        unsupported += [key for key in ("function_call", "audio") if message.get(key)]
+    given = message.get("tool_calls")
+    calls = tuple([_call(mapping(call), unsupported) for call in listed(given)]) if given is not None else ()
     if calls and role != "assistant":
         unsupported.append(f"tool calls of role {role}")
     call_id = message.get("tool_call_id") if role == "tool" else None
     if role == "tool" and not (call_id and isinstance(call_id, str)):
         unsupported.append("tool result without a tool_call_id")
-    return Turn(
-        role=kept or "user",
-        text=content,
-        tool_calls=calls,
-        tool_call_id=call_id if isinstance(call_id, str) else None,
-        reasoning=reasoning,
-        unsupported=tuple(unsupported),
-    )
+        call_id = call_id if isinstance(call_id, str) else None
+    return Turn(kept or "user", content, calls, call_id, reasoning, tuple(unsupported))
 
 
 def _content(content: Any, joint: str, unsupported: list[str]) -> tuple[str, int]:
-    if isinstance(content, str) or content is None:
-        return content or "", 0
+    if content is None:
+        return "", 0
     if not isinstance(content, list):
         unsupported.append(f"content {type(content).__name__}")
         return "", 0
@@ -217,12 +224,13 @@ def _call(call: Mapping[str, Any], unsupported: list[str]) -> ToolCall:
         unsupported.append("tool call without an id")
     kind = _call_kind(call)
     asked = mapping(call.get(kind))
+    name = text(asked.get("name"))
     if kind not in _CALL_KINDS:
         unsupported.append(f"tool call {kind}")
-    elif not text(asked.get("name")):
+    elif not name:
         unsupported.append("tool call without a name")
     arguments = {"input": text(asked.get("input"))} if kind == "custom" else asked.get("arguments")
-    return ToolCall(call_id, text(asked.get("name")), arguments_text(arguments, unsupported))
+    return ToolCall(call_id, name, arguments_text(arguments, unsupported))
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

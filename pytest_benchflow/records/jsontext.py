@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any, NoReturn
 
+import jiter
 import orjson
 
 
@@ -29,21 +29,14 @@ class DuplicateKeyError(ValueError):
     """A JSON object names a key twice: which value counts would depend on the reader."""
 
 
-# A quote inside a string that is not written as one, which would spoil the count of quotes.
-_HIDDEN = re.compile(rb"\\u0022")
-
-
 def strict(data: bytes | bytearray) -> Any:
     """Parse strict JSON that readers cannot disagree on: UTF-8, no key twice, no NaN. Raises: ValueError."""
     try:
-        value = orjson.loads(data)
-        written = orjson.dumps(value)
-        # A key that is there twice is written once: the same text, or as many quotes out as in, means that none was.
-        if written == data or (data.count(b'"') == written.count(b'"') and not _HIDDEN.search(data)):
-            return value
-    except (orjson.JSONDecodeError, TypeError):
-        pass  # the careful reader knows lone surrogates, and says better what is wrong
-    return _careful(data.decode())
+        # orjson is a little faster, and takes the last of two equal keys for good.
+        return jiter.from_json(bytes(data), catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="keys")
+    except ValueError:
+        # The careful reader knows lone surrogates, and says better what is wrong.
+        return _careful(data.decode())
 
 
 def _careful(text: str) -> Any:

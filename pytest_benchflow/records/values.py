@@ -29,10 +29,13 @@ def sequence(value: Any) -> list[Any]:
 
 
 def number(value: Any) -> float | None:
-    """Return `value` when it is a finite number, else None; true and false are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    """Return `value` when it is a finite number that a float can be, else None; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 def integer(value: Any) -> int | None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pytest_benchflow.records.values import number
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -102,13 +104,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def scrub(value: Any) -> Any:
-    """Return the value with every lone surrogate in its strings replaced by U+FFFD."""
+    """Return the value with every lone surrogate in its strings replaced by U+FFFD, and whole numbers of 64 bits."""
     if isinstance(value, str):
         return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
         return [scrub(item) for item in value]
     if isinstance(value, dict):
         return {scrub(key): scrub(item) for key, item in value.items()}
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        # Most readers of JSON keep such a number as one of floating point, if they can.
+        return number(value)
     return value
 
 

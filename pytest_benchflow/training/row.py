@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pytest_benchflow.catalog.load import shipped
+from pytest_benchflow.catalog.load import find
 from pytest_benchflow.records.rows import row_chunks
 from pytest_benchflow.records.trajectory import Torn, read_events, read_exchanges
 from pytest_benchflow.records.values import mapping, number, reward_of
@@ -96,7 +96,7 @@ def terminal_tools(result: Mapping[str, Any], config: Mapping[str, Any]) -> froz
     name = result.get("agent") or config.get("agent")
     if not isinstance(name, str) or not _PLAIN_NAME.match(name):
         return TERMINAL_TOOLS
-    manifest = shipped(name)
+    manifest = find(name)
     return TERMINAL_TOOLS | frozenset(manifest.host.terminal_tools if manifest else ())
 
 
@@ -141,6 +141,7 @@ def _checked(row: dict[str, Any], exchanges: list[Exchange], no: Refusal | None)
         except (TypeError, RecursionError) as error:
             no = no or Refusal("not_serialisable", f"The conversation cannot be written as strict JSON: {error}")
             _empty(row, no)
+            row = scrub(row)
     return Row(
         row=row,
         exchanges=[exchange.public() for exchange in exchanges],

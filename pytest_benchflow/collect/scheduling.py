@@ -9,6 +9,8 @@ from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped] 
 
 # What follows the file in the id of a check of a rollout on disk.
 _CHECK = "::check_"
+# A run of an agent: the capabilities that it shows are judged where it ran.
+_SCENARIO = "conformance/"
 _CELL = re.compile(r"(?P<file>.*/?task\.(?:toml|md))::(?:rollout|check_\w+)(?P<cell>\[.*\])\Z", re.DOTALL)
 
 
@@ -50,4 +52,6 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
         found = _CELL.match(nodeid)
         if found:
             return f"{found['file']}{found['cell']}"
+        if nodeid.startswith(_SCENARIO):
+            return nodeid.partition("::")[0]
         return nodeid.partition(_CHECK)[0] if _CHECK in nodeid else str(super()._split_scope(nodeid))

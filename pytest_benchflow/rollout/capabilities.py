@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.values import mapping
+from pytest_benchflow.rollout.probing import IDLE_SEC
 from pytest_benchflow.rollout.scenarios import LONG, long_text
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.probing import Evidence, Seen
 
 Status = Literal["supported", "not supported", "not applicable"]
-# A last request that is not older at the end: the agent was still trying.
-_STILL_TRYING_SEC = 90.0
 
 
 class Judgement(NamedTuple):
@@ -41,7 +40,7 @@ class Capability:
 def judge(capability: Capability, evidence: Evidence) -> Judgement:
     """Say whether a run shows that its agent has a capability."""
     if evidence.seen is None:
-        return _no(f"it could not be launched: {evidence.error}")
+        return _no(f"its run broke off: {evidence.error}")
     if not any(event["type"] == "user_message" for event in evidence.events):
         return _no(f"it was not ready for a prompt: {_end(evidence, evidence.seen)}")
     return capability.judge(evidence, evidence.seen)
@@ -64,6 +63,8 @@ def _end(evidence: Evidence, seen: Seen) -> str:
     outcome = seen.outcome
     if outcome.stop == "timeout":
         return f"its turn had not ended after {evidence.timeout_sec:g} s"
+    if outcome.stop == "idle":
+        return f"it hung: it was silent for {outcome.idle_before_timeout_s:.0f} s, with no model call open"
     if outcome.error:
         return outcome.error
     return f"its turn ended with {outcome.stop_reason or outcome.stop}"
@@ -185,7 +186,7 @@ def _permission_refused(evidence: Evidence, seen: Seen) -> Judgement:
         return _moot("it asks for no permission")
     if seen.ran:
         return _no("it ran a command for which permission was refused")
-    if seen.outcome.stop in ("timeout", "crashed"):
+    if seen.outcome.stop in ("timeout", "idle", "crashed"):
         return _no(f"the command did not run, and {_end(evidence, seen)}")
     return _yes(_end(evidence, seen))
 
@@ -202,11 +203,11 @@ def _comes_to_an_end(evidence: Evidence, seen: Seen) -> Judgement:
     asked = f"{len(evidence.heard)} requests in {seen.seconds:.0f} s"
     if not evidence.heard:
         return _no("its model was never asked")
-    if seen.outcome.stop != "timeout":
-        return _yes(f"{asked}, then {_end(evidence, seen)}")
-    if seen.silent_sec <= _STILL_TRYING_SEC:
+    if seen.outcome.stop == "idle" or (seen.outcome.stop == "timeout" and seen.silent_sec > IDLE_SEC):
+        return _no(f"{asked}, the last one {seen.silent_sec:.0f} s before; {_end(evidence, seen)}")
+    if seen.outcome.stop == "timeout":
         return _yes(f"{asked}: it was still trying when its time was up")
-    return _no(f"{asked}: it hung for {seen.silent_sec:.0f} s after the last one, until its time was up")
+    return _yes(f"{asked}, then {_end(evidence, seen)}")
 
 
 def _streams(evidence: Evidence) -> Judgement | None:
@@ -256,8 +257,8 @@ CAPABILITIES = (
     Capability("text", "text", "passes on what the model says, and ends its turn", _text),
     Capability("tool_call", "tool_call", "runs a command once and gives its output to the model", _tool_call),
     Capability("parallel_calls", "parallel_calls", "runs both calls of one answer", _parallel_calls, required=False),
-    Capability("long_prompt", "long_text", "takes a prompt of over 64 KiB in one line", _long_prompt),
-    Capability("long_answer", "long_text", "passes on an answer of over 64 KiB whole", _long_answer),
+    Capability("long_prompt", "long_prompt", "takes a prompt of over 64 KiB in one line", _long_prompt, required=False),
+    Capability("long_answer", "long_answer", "passes on an answer of over 64 KiB whole", _long_answer),
     Capability("long_output", "long_output", "goes on after a command printed a line of over 64 KiB", _long_output),
     Capability("tool_error", "tool_error", "tells the model of a command that failed, and goes on", _tool_error),
     Capability("permission_refused", "permission_refused", "does not do what is refused", _permission_refused),

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MODEL = "scripted"
 TIMEOUT_SEC = 300.0
+# Above the pauses that clients of models make before they ask again, which grow to about a minute.
+IDLE_SEC = 100.0
 _TICK_SEC = 0.2
 # From the sign that something is under way to what is done to it: it should be in its midst.
 _MIDST_SEC = 1.0
@@ -202,6 +204,7 @@ def probe(session: RolloutSession, agent: Agent, scenario: Scenario, *, model: s
         jobs_dir=settings.jobs_dir,
         job_name=settings.job_name,
         agent_timeout=timeout,
+        idle_timeout=settings.idle_timeout or IDLE_SEC,
         reasoning_effort=settings.reasoning_effort,
         keep_sandbox=settings.keep_sandbox,
         agent_env=agent_environment(settings),

@@ -45,8 +45,8 @@ def events(raw: bytes) -> Iterator[tuple[str | None, bytes]]:
 
 
 def count(value: Any) -> int | None:
-    """Return a token count, None for anything that is not a whole number of at least 0."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """Return a token count, None for anything that is not a whole number from 0 to what 63 bits hold."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 def first_count(holder: Mapping[str, Any], *keys: str) -> int | None:

@@ -332,9 +332,9 @@ def _doctor(_options: argparse.Namespace) -> int:
 def _agent_state(name: str) -> str:
     """Say whether an agent is installed; the cache holds one directory per version and sandbox image."""
     from pytest_benchflow.agents._install import cache_dir
-    from pytest_benchflow.catalog.load import shipped
+    from pytest_benchflow.catalog.load import find
 
-    manifest = shipped(name)
+    manifest = find(name)
     if manifest is None:
         return "ready (part of this package)"
     if not manifest.installs:

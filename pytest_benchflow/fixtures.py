@@ -117,10 +117,10 @@ class Runs:
 
     def _watcher(self, config: RolloutConfig, task: Task, phases: list[str]) -> Callable[[str], None]:
         """Return what hears of a rollout's phases, keeps them in `phases`, and tells of those worth a word."""
-        from pytest_benchflow.catalog.load import shipped
+        from pytest_benchflow.catalog.load import find
         from pytest_benchflow.report.terminal import head
 
-        manifest = shipped(config.agent_name)
+        manifest = find(config.agent_name)
         name = head(
             self.settings,
             task=task.name,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._acp import drive
 from pytest_benchflow.agents._install import INSTALL_HOME, agent_dir, install
-from pytest_benchflow.catalog.load import shipped
+from pytest_benchflow.catalog.load import find
 from pytest_benchflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class CatalogAgent:
 
 def agent(name: str) -> CatalogAgent:
     """Return the agent of a shipped manifest, in the version after an @ where there is one. Raises: UsageError."""
-    manifest = shipped(name)
+    manifest = find(name)
     if manifest is None:
         raise UsageError(f"agents: the catalogue has no {name}.toml")
     _, at, version = name.partition("@")

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_benchflow import registry
 from pytest_benchflow.catalog.load import Manifest, load_manifest
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.source import source_of
+from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 FILE_NAME = "manifest.toml"
+VARIABLE = "BENCHFLOW_AGENTS_DIR"
 # Hidden directories are passed over too, and so those of version control and of most tools.
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "target", "venv"})
 
@@ -58,6 +61,22 @@ def read_directory(path: Path) -> Directory:
         commit=source.get("commit"),
         dirty=source.get("dirty"),
     )
+
+
+def declare_agents() -> Directory | None:
+    """Make the agents of the directory that BENCHFLOW_AGENTS_DIR names known; None: it names none.
+
+    Raises: UsageError naming each fault; then no agent of it is known.
+    """
+    named = host_variable(VARIABLE)
+    if named is None:
+        return None
+    try:
+        directory = read_directory(Path(named))
+        registry.declare(directory.manifests)
+    except UsageError as error:
+        raise UsageError(f"{VARIABLE}: {error}") from None
+    return directory
 
 
 def manifest_files(path: Path) -> Iterator[Path]:

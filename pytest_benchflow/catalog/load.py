@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import UsageError
-from pytest_benchflow.registry import canonical
+from pytest_benchflow.registry import canonical, declared, shipped_aliases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,13 +90,20 @@ class Manifest:
 CONTRACT_FIELDS = tuple(item.name for item in fields(Manifest) if item.name not in ("host", "file"))
 
 
-@cache
-def shipped(name: str) -> Manifest | None:
-    """Return the manifest of that name or alias, whatever version is asked for, None when there is none.
+def find(name: str) -> Manifest | None:
+    """Return the manifest that runs under a name or alias, whatever version is asked for, None when there is none.
 
     Raises: UsageError when it is not valid.
     """
-    file = _HERE / f"{canonical('agents', name).partition('@')[0]}.toml"
+    base = canonical("agents", name).partition("@")[0]
+    return declared().get(base) or shipped(base)
+
+
+@cache
+def shipped(name: str) -> Manifest | None:
+    """Return the catalogue's own manifest of that name or alias, as `find` does."""
+    base = name.partition("@")[0]
+    file = _HERE / f"{shipped_aliases().get(base, base)}.toml"
     return load_manifest(file) if file.is_file() else None
 
 

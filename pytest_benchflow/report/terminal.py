@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_json
+from pytest_benchflow.registry import declared
 from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of
 from pytest_benchflow.report.summary import Summary, evidence_line
 from pytest_benchflow.report.table import line, table, wrapped
@@ -304,11 +305,14 @@ def head(settings: Settings, *, task: str, agent: str, model: str, skills: str, 
 
 
 def header(settings: Settings) -> str:
-    """Say in a line what will run."""
+    """Say in a line what will run, and in one more for each agent that is none of the catalogue's where it is from."""
     agents, models = (", ".join(map(one_line, settings.agents)), ", ".join(map(one_line, settings.models)))
     trials = f" · {settings.trials} trials" if settings.trials > 1 else ""
     place = f"{settings.sandbox} · {settings.jobs_dir / settings.job_name}"
-    return f"benchflow: {agents} · {models}{trials} · {one_line(place)}"
+    lines = [f"benchflow: {agents} · {models}{trials} · {one_line(place)}"]
+    theirs = ((name, declared().get(name.partition("@")[0])) for name in settings.agents)
+    lines += [f"benchflow: {one_line(name)} is that of {one_line(each.file)}" for name, each in theirs if each]
+    return "\n".join(lines)
 
 
 def _colour(summary: Summary) -> dict[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.catalog.load import shipped
+from pytest_benchflow.catalog.load import find
 from pytest_benchflow.rollout.cell import task_of
 from pytest_benchflow.tasks.load import task_digest
 
@@ -47,5 +47,5 @@ def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
 
 def _agent_digest(name: str) -> str | None:
     """Return the SHA-256 of an agent's catalogue entry; None: it has none, and is pinned by a package's version."""
-    manifest = shipped(name)
+    manifest = find(name)
     return None if manifest is None else hashlib.sha256(manifest.file.read_bytes()).hexdigest()

@@ -55,8 +55,8 @@ def test_a_manifest_is_read_whole(tmp_path: Path) -> None:
         ('["skills"]', "[1]", r"skill_paths is \[1\]; it takes a list of strings"),
         ('"true"', '"true"\ninstall_timeout = true', "install_timeout is True; it takes a whole number"),
         ('"true"', '"true"\nprotocol = "mcp"', "protocol is 'mcp'; it takes acp"),
-        ('"true"', '"true"\ncolour = "red"', "colour is not known; there are: api_protocol"),
-        ('version = "3"', "versions = 3", "host.versions is not known"),
+        ('"true"', '"true"\ncolour = "red"', "colour is not known; there are: acp_model_format"),
+        ('version = "3"', "colour = 3", "host.colour is not known"),
         ("[host]", "[host", "not TOML"),
     ],
     ids=["major", "type", "missing", "list", "item", "bool", "protocol", "unknown", "host", "syntax"],
@@ -75,7 +75,7 @@ def test_unknown_keys_of_a_higher_minor_version_are_ignored(tmp_path: Path) -> N
 def test_an_agent_may_be_a_file_or_a_manifest() -> None:
     assert {"oracle", "nop", "baseline", "openhands"} <= set(registry.names("agents"))
     assert registry.load("agents", "openhands", "agent")("openhands").version == "1.16.0"
-    with pytest.raises(UsageError, match="nothing is named 'opnhands'; there are: baseline, nop, openhands, oracle"):
+    with pytest.raises(UsageError, match="nothing is named 'opnhands'; there are: baseline, "):
         registry.load("agents", "opnhands", "agent")
     with pytest.raises(UsageError, match=r"nothing is named '\.\./catalog/load'"):
         registry.load("agents", "../catalog/load", "agent")

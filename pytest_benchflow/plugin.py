@@ -6,6 +6,7 @@ Most pytest sessions have nothing to do with tasks. Whatever only those others n
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -99,13 +100,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End what rollouts started, and forget what hooks registered."""
+    """End what rollouts started, and forget what hooks registered and manifests declared."""
     if RUNS in config.stash:
         config.stash[RUNS].close()
-    if any(getattr(config.hook, f"pytest_benchflow_{kind}").get_hookimpls() for kind in KINDS):
-        from pytest_benchflow.registry import forget_registered
-
-        forget_registered()
+    offers = (getattr(config.hook, f"pytest_benchflow_{kind}").get_hookimpls() for kind in KINDS)
+    registry = sys.modules.get("pytest_benchflow.registry")
+    if registry is not None and (any(offers) or registry.declared()):
+        registry.forget_registered()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

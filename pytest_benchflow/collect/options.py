@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow import registry
+from pytest_benchflow.catalog.directory import declare_agents
 from pytest_benchflow.collect.runs import Reviews
 from pytest_benchflow.collect.selection import (
     Selection,
@@ -116,18 +117,26 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     named = settings.job_name or new_job_name(settings.jobs_dir)
-    return Selection(
-        settings=replace(
-            settings,
-            agents=tuple(dict.fromkeys(registry.canonical("agents", name) for name in settings.agents)),
-            job_name=worker["job_name"] if worker else named,
-        ),
+    selection = Selection(
+        settings=replace(settings, job_name=worker["job_name"] if worker else named),
         root=config.rootpath,
         named=absolute_paths(given, config.invocation_params.dir) if not config.option.pyargs else (),
         everywhere=_everywhere(config.option),
         listed=_listed(config),
         warns=worker is None or worker["warns"],
     )
+    if selection.in_use or settings.agents != Settings().agents:
+        _declare_agents()
+    agents = tuple(dict.fromkeys(registry.canonical("agents", name) for name in settings.agents))
+    return replace(selection, settings=replace(selection.settings, agents=agents))
+
+
+def _declare_agents() -> None:
+    """Make the agents of BENCHFLOW_AGENTS_DIR known. Raises: pytest.UsageError naming each fault."""
+    try:
+        declare_agents()
+    except UsageError as error:
+        raise pytest.UsageError(printable(error)) from None
 
 
 def check_values(selection: Selection, config: pytest.Config) -> None:

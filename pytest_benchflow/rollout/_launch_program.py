@@ -143,7 +143,7 @@ class Driver:
         for (row, side), fault in zip(pairs, faults, strict=True):
             outcome = done[side][row["name"]] = self._measure(side, row)
             outcome["undecided"] += [fault] if fault else []
-        return done
+        return {side: {row["name"]: done[side][row["name"]] for row in rows} for side in sides}
 
     def _find_programs(self, side: str, row: dict[str, Any]) -> str | None:
         """Make stubs for what a script calls and does not find; return why that cannot be done."""

@@ -145,6 +145,9 @@ def judge(scripts: Mapping[str, str], outcomes: Mapping[str, Mapping[str, Any]])
 
 def _out_of_reach(script: str, rows: Mapping[str, Any]) -> list[str]:
     """Say what of a script no run has shown."""
+    usual = rows.get(ROWS[0].name)
+    if usual is not None and usual["exit"]:
+        return [f"with all it asks for it ends with exit code {usual['exit']}: {usual['stderr'].strip()[-200:]}"]
     if not any(outcome["calls"] for outcome in rows.values()):
         return ["no program was started in any environment, and so no agent"]
     seen = json.dumps([(outcome["calls"], outcome["files"]) for outcome in rows.values()], ensure_ascii=False)
@@ -152,9 +155,7 @@ def _out_of_reach(script: str, rows: Mapping[str, Any]) -> list[str]:
     return [f"it depends on {path}, which only an installation has" for path in named if path not in seen]
 
 
-async def _run(
-    sandbox: Sandbox, task: Task, sides: Mapping[str, Manifest], table: Sequence[Row], scratch: Path
-) -> Any:
+async def _run(sandbox: Sandbox, task: Task, sides: Mapping[str, Manifest], table: Sequence[Row], scratch: Path) -> Any:
     here = Path(__file__)
     await sandbox.upload(here.with_name("_launch_program.py"), _PROGRAM)
     await sandbox.upload(here.with_name("_stub.sh"), _STUB)

@@ -36,8 +36,14 @@ class Drift:
 
 def drifts(row: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Drift]:
     """Return what differs between two outcomes of one environment."""
+    if (here["exit"] == 0) != (there["exit"] == 0):
+        # All else follows from it: one went on, and the other did not.
+        codes = (str(here["exit"]), str(there["exit"]))
+        side, code = (HERE, codes[1]) if here["exit"] == 0 else (THERE, codes[0])
+        loss = f"check dropped {side}: it goes on where the other stops with exit code {code}"
+        return [Drift(row, "exit code", *codes, weakens=loss)]
     found = []
-    one, other = dict(_facts(here)), dict(_facts(there))
+    one, other = dict(_facts(here, len(there["calls"]))), dict(_facts(there, len(here["calls"])))
     for what in {**one, **other}:
         if one.get(what) != other.get(what):
             shown = _parted(one.get(what), other.get(what))
@@ -45,18 +51,18 @@ def drifts(row: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> list[
     return found
 
 
-def _facts(outcome: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Yield what an outcome says, each under a name of its own; None where something is not there."""
+def _facts(outcome: Mapping[str, Any], calls: int) -> Iterator[tuple[str, str | None]]:
+    """Yield what an outcome says, each under a name of its own; `calls` is how many the other side made."""
     yield "exit code", str(outcome["exit"])
     yield "standard output", outcome["stdout"] or None
     for number, call in enumerate(outcome["calls"], 1):
-        program = f"call {number}"
-        yield f"{program}, program", call["argv"][0]
-        yield f"{program}, arguments", json.dumps(call["argv"][1:], ensure_ascii=False)
-        yield f"{program}, working directory", call["cwd"]
-        yield f"{program}, standard input", call["stdin"] or None
-        for name, value in call["env"].items():
-            yield f"{program}, variable {name}", value
+        yield f"call {number}, program", call["argv"][0]
+        yield f"call {number}, arguments", json.dumps(call["argv"][1:], ensure_ascii=False)
+        if number <= calls:
+            yield f"call {number}, working directory", call["cwd"]
+            yield f"call {number}, standard input", call["stdin"] or None
+            for name, value in call["env"].items():
+                yield f"call {number}, variable {name}", value
     for path, file in sorted(outcome["files"].items()):
         if file is None:
             yield f"{path}, removed", "yes"
@@ -111,20 +117,21 @@ def _cut(text: str, at: int) -> str:
 
 def _loss(what: str, here: str | None, there: str | None) -> str | None:
     """Name what is weaker on which side, None when nothing is known to be."""
-    if what == "exit code" and here is not None and there is not None:
-        if (here == "0") == (there == "0"):
-            return None
-        side, code = (HERE, there) if here == "0" else (THERE, here)
-        return f"check dropped {side}: it goes on where the other stops with exit code {code}"
-    if what.endswith(", mode") and here is not None and there is not None:
-        return _wider(int(here, 8), int(there, 8))
     name = what.rpartition(", ")[2]
+    if name == "mode" and here is not None and there is not None:
+        return _wider(int(here, 8), int(there, 8))
+    if name in ("arguments", "text", "standard input"):
+        efforts, limits = (_word_rank(here), _word_rank(there)), (_named_limit(here), _named_limit(there))
+        said = [
+            _lower(noun, *pair)
+            for noun, pair in (("effort", efforts), ("timeout", limits))
+            if pair != (None, None) and pair[0] != pair[1]
+        ]
+        return "; ".join(filter(None, said)) or None
     if _EFFORT.search(name):
         return _lower("effort", _rank(here), _rank(there))
     if _TIMEOUT.search(name):
         return _lower("timeout", _number(here), _number(there))
-    if name in ("arguments", "text"):
-        return _lower("effort", _word_rank(here), _word_rank(there))
     return None
 
 
@@ -150,8 +157,14 @@ def _rank(text: str | None) -> float | None:
 
 def _word_rank(text: str | None) -> float | None:
     """Return the rank of the first effort that a text names after the word."""
-    found = re.search(rf"(?:effort|thinking)[\"'\s:=,]+({'|'.join(_EFFORTS)})\b", text or "", re.IGNORECASE)
+    found = re.search(rf"(?:{_EFFORT.pattern})[\w-]*[\"'\s:=,]+({'|'.join(_EFFORTS)})\b", text or "", re.IGNORECASE)
     return float(_EFFORTS.index(found[1].lower())) if found else None
+
+
+def _named_limit(text: str | None) -> float | None:
+    """Return the first number that a text names after a word for a time limit."""
+    found = re.search(rf"(?:{_TIMEOUT.pattern})[\w-]*[\"'\s:=,]+([0-9]+(?:\.[0-9]+)?)", text or "", re.IGNORECASE)
+    return float(found[1]) if found else None
 
 
 def _number(text: str | None) -> float | None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import orjson
 
-from pytest_benchflow.checks._evidence import fresh_content, rebuilt
+from pytest_benchflow.checks._evidence import fresh_content, once, rebuilt
 from pytest_benchflow.checks._spoken import spoken
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Iterator
 
     from pytest_benchflow.records.rollout import Rollout
 
 # Where the parts of an answer or of a history's item are, in any wire format.
 _INSIDE = frozenset({"choices", "message", "output", "candidates", "content", "parts", "tool_calls"})
+# One of these keys is in each call and in each result.
+_TELLING = frozenset({"type", "function", "functionCall", "functionResponse", "tool_call_id"})
 # Anthropic's tool results and Gemini's stand in a user's messages, so that those are looked at.
 _NO_ACTORS = ("system", "developer")
 
@@ -43,7 +43,7 @@ class Action:
     @property
     def output(self) -> str | None:
         """Return the text of its result, None when none is recorded."""
-        return None if self.returned is None else text_of(self.returned)
+        return self.returned if self.returned is None or isinstance(self.returned, str) else text_of(self.returned)
 
     def may_mention(self, marks: re.Pattern[str]) -> bool:
         """Tell whether the arguments may hold one of some words; in JSON text only escapes could hide one."""
@@ -58,27 +58,18 @@ class Action:
         return ", ".join(part for part in (exchange, event) if part)
 
 
-_actions: WeakKeyDictionary[Rollout, tuple[list[Action], dict[str, Action]]] = WeakKeyDictionary()
-
-
 def actions(rollout: Rollout) -> list[Action]:
     """Return the agent's tool calls in the order in which they show; a call that was never used is none."""
-    return _found(rollout)[0]
+    return _collected(rollout)[0]
 
 
 def actions_by_id(rollout: Rollout) -> dict[str, Action]:
     """Return by the id of the call those that the exchanges show; of an id that is used again the last."""
-    return _found(rollout)[1]
+    return _collected(rollout)[1]
 
 
-def _found(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
-    found = _actions.get(rollout)
-    if found is None:
-        found = _actions[rollout] = _collect(rollout)
-    return found
-
-
-def _collect(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
+@once
+def _collected(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
     try:
         calls, named = _called(rollout)
     except RecordError:
@@ -111,11 +102,10 @@ def _called(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
     used = [exchange["selected"] or exchange["reason"] == "unsupported_item" for exchange in facts]
     calls: list[Action] = []
     named: dict[str, Action] = {}
-    for index, value in fresh_content(rollout):
+    for index, value, answer in fresh_content(rollout):
         if not isinstance(value, dict) or value.get("role") in _NO_ACTORS:
             continue
-        answer = value is mapping(rollout.exchanges[index].get("response")).get("body")
-        for node in _nodes(value):
+        for node in _telling(value):
             result = _result(node)
             if result is not None:
                 if result[0] in named and not answer:
@@ -132,18 +122,18 @@ def _called(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
     return calls, named
 
 
-def _nodes(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield an answer or an item of a history and its parts, in order."""
+def _telling(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what may be a call or a result in an answer or an item of a history, itself too, in order."""
+    found: list[dict[str, Any]] = []
     stack: list[Any] = [value]
     while stack:
         item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(reversed(item))
-        elif isinstance(item, dict):
-            yield item
-            inside = [child for key, child in item.items() if key in _INSIDE and isinstance(child, dict | list)]
-            if inside:
-                stack.extend(reversed(inside))
+        if type(item) is dict:
+            if not _TELLING.isdisjoint(item):
+                found.append(item)
+            item = [child for key, child in item.items() if key in _INSIDE]
+        stack.extend([child for child in reversed(item) if type(child) is dict or type(child) is list])
+    return found
 
 
 def _call(node: dict[str, Any]) -> tuple[str, str, Any] | None:

@@ -6,10 +6,9 @@ import hashlib
 import html
 import re
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from pytest_benchflow.checks._actions import text_of
-from pytest_benchflow.checks._evidence import rebuilt
+from pytest_benchflow.checks._evidence import once, rebuilt
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.values import mapping, sequence
 
@@ -39,20 +38,16 @@ _NONE = re.compile(r"no (?:specialized )?skills (?:are )?(?:currently )?availabl
 _PROSE = 6
 _LISTS_OF_SKILLS = ("task_skills", "expected_task_skills", "task_skill_names", "required_task_skills")
 
-_facts: WeakKeyDictionary[Rollout, dict[str, Any]] = WeakKeyDictionary()
 
-
+@once
 def skill_facts(rollout: Rollout) -> dict[str, Any]:
     """Return {task_skills_loading, skill_catalog} as result.json holds them.
 
     The catalogue is {count, names, sha256, exchange_index}, null where the agent shows its model none; then nothing is
     known of skills that were given. Loading is 1 when the catalogue has every skill of the task, else 0.
     """
-    facts = _facts.get(rollout)
-    if facts is None:
-        catalogue = _catalogue(rollout)
-        facts = _facts[rollout] = {"task_skills_loading": _loading(rollout, catalogue), "skill_catalog": catalogue}
-    return facts
+    catalogue = _catalogue(rollout)
+    return {"task_skills_loading": _loading(rollout, catalogue), "skill_catalog": catalogue}
 
 
 def skill_mode(rollout: Rollout) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from pytest_benchflow.checks._actions import actions, text_of
+from pytest_benchflow.checks._evidence import once
 from pytest_benchflow.checks._shell import Operation, operations
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.values import mapping
@@ -41,15 +41,11 @@ _LOOKS = re.compile(r"(?:glob|ls|list|list_?dir(?:ectory)?|find|tree|stat)\w*\Z"
 _PATCHED = re.compile(r"^(?:\*\*\* (?:Add|Update|Delete) File: |\*\*\* Move to: |\+\+\+ (?:b/)?)(\S.*)$", re.MULTILINE)
 _RUNNERS = re.compile(r"(?:python|pypy|sh|bash|dash|zsh|ksh|source|\.|perl|ruby|node)[\d.]*\Z")
 
-_deeds: WeakKeyDictionary[Rollout, list[tuple[Action, list[Operation]]]] = WeakKeyDictionary()
 
-
+@once
 def deeds(rollout: Rollout) -> list[tuple[Action, list[Operation]]]:
     """Return the calls that touch anything a review asks about, each with what it does, in their order."""
-    found = _deeds.get(rollout)
-    if found is None:
-        found = _deeds[rollout] = list(_read(rollout))
-    return found
+    return list(_read(rollout))
 
 
 def prompted(rollout: Rollout) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.rollout import Rollout
@@ -16,24 +15,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
+_Read = TypeVar("_Read")
+# Parts of a row that mostly are what the exchanges hold.
+_COPIED = ("prompt", "completion", "tool_defs", "response")
+
+
 class NotApplicableError(Exception):
     """A check has nothing to look at in this rollout; the text says what is not there."""
 
 
-_rebuilt: WeakKeyDictionary[Rollout, Row] = WeakKeyDictionary()
+def once(read: Callable[[Rollout], _Read]) -> Callable[[Rollout], _Read]:
+    """Return a function that reads something of a rollout once per `Rollout` object, which keeps it."""
+    name = f"{read.__module__}.{read.__qualname__}"
+
+    @wraps(read)
+    def kept(rollout: Rollout) -> _Read:
+        known = vars(rollout)
+        if name not in known:
+            known[name] = read(rollout)
+        found: _Read = known[name]
+        return found
+
+    return kept
 
 
+@once
 def rebuilt(rollout: Rollout) -> Row:
-    """Return the row as it follows from the raw records, read once per rollout."""
-    row = _rebuilt.get(rollout)
-    if row is None:
-        row = _rebuilt[rollout] = build_row(
-            rollout.dir,
-            result=_or_empty(rollout, "result"),
-            config=_config(rollout),
-            logs=(rollout.exchange_log, rollout.event_log),
-        )
-    return row
+    """Return the row as it follows from the raw records."""
+    return build_row(
+        rollout.dir,
+        result=_or_empty(rollout, "result"),
+        config=_config(rollout),
+        logs=(rollout.exchange_log, rollout.event_log),
+    )
 
 
 class RebuiltRollout(Rollout):
@@ -45,21 +59,21 @@ class RebuiltRollout(Rollout):
         return [rebuilt(self).row]
 
 
-_fresh: WeakKeyDictionary[Rollout, list[tuple[int, Any]]] = WeakKeyDictionary()
+class Fresh(NamedTuple):
+    """A JSON value that no earlier exchange of the log carries, with the index of the exchange that has it."""
+
+    exchange: int
+    value: Any
+    answer: bool = False  # the body of an answer, not a part of a request or an error
 
 
-def fresh_content(rollout: Rollout) -> list[tuple[int, Any]]:
-    """Return (index of the exchange, JSON value) for what no earlier exchange of the log carries.
-
-    From each request what is new of its history, instructions and tools; then the answer's body and the error.
-    """
-    fresh = _fresh.get(rollout)
-    if fresh is None:
-        fresh = _fresh[rollout] = list(_news(rollout.exchanges))
-    return fresh
+@once
+def fresh_content(rollout: Rollout) -> list[Fresh]:
+    """Return from each request what is new of its history, instructions and tools; then the answer and the error."""
+    return list(_news(rollout.exchanges))
 
 
-def _news(records: list[dict[str, Any]]) -> Iterator[tuple[int, Any]]:
+def _news(records: list[dict[str, Any]]) -> Iterator[Fresh]:
     # Records share what they repeat, so that an object met before is known by its identity; they stay alive meanwhile.
     items: set[int] = set()
     texts: set[str] = set()
@@ -78,13 +92,15 @@ def _news(records: list[dict[str, Any]]) -> Iterator[tuple[int, Any]]:
                 if isinstance(item, str):
                     if item not in texts:
                         texts.add(item)
-                        yield index, item
+                        yield Fresh(index, item)
                 elif isinstance(item, dict | list) and id(item) not in items:
                     items.add(id(item))
-                    yield index, item
-        for answer in (mapping(record.get("response")).get("body"), record.get("error")):
-            if answer is not None:
-                yield index, answer
+                    yield Fresh(index, item)
+        answer, error = mapping(record.get("response")).get("body"), record.get("error")
+        if answer is not None:
+            yield Fresh(index, answer, answer=True)
+        if error is not None:
+            yield Fresh(index, error)
 
 
 def the_row(rollout: Rollout) -> dict[str, Any]:
@@ -92,32 +108,48 @@ def the_row(rollout: Rollout) -> dict[str, Any]:
     return rollout.rows[0]
 
 
-_parts: WeakKeyDictionary[Rollout, list[tuple[str, dict[str, Any]]]] = WeakKeyDictionary()
+class Part(NamedTuple):
+    """The row without its steps, or a step; of a step's prompt only what no step before it and no row's message is."""
+
+    where: str
+    whole: dict[str, Any]
+    news: dict[str, Any]  # the same without the messages, the tools and the answer that the rebuilt row holds too
 
 
-def row_parts(rollout: Rollout) -> list[tuple[str, dict[str, Any]]]:
-    """Return the row without its steps, and each step, with where it stands; of a prompt only what is new in it.
-
-    A step's prompt mostly repeats the one before it, and what the row's own conversation holds: those messages are left
-    out.
-    """
-    parts = _parts.get(rollout)
-    if parts is None:
-        row = the_row(rollout)
-        parts = [("results.jsonl", {key: value for key, value in row.items() if key != "trajectory"})]
-        known: list[Any] = []
-        # The row keeps them alive, so that an id stays the message's.
-        own = {id(message) for key in ("prompt", "completion") for message in sequence(row.get(key))}
-        for number, step in enumerate(sequence(row.get("trajectory"))):
-            if not isinstance(step, dict):
-                continue
-            prompt = sequence(step.get("prompt"))
-            repeated = len(known) if prompt[: len(known)] == known else 0
-            fresh = [message for message in prompt[repeated:] if id(message) not in own]
-            parts.append((f"results.jsonl: trajectory[{number}]", {**step, "prompt": fresh}))
-            known = prompt
-        _parts[rollout] = parts
+@once
+def row_parts(rollout: Rollout) -> list[Part]:
+    """Return the row without its steps, and each step, with where it stands and what is new in it."""
+    row = the_row(rollout)
+    made = rebuilt(rollout).row
+    twins = made["trajectory"]
+    head = {key: value for key, value in row.items() if key != "trajectory"}
+    parts = [Part("results.jsonl", head, _without_copies(head, made))]
+    known: list[Any] = []
+    # The row keeps them alive, so that an id stays the message's.
+    own = {id(message) for key in ("prompt", "completion") for message in sequence(row.get(key))}
+    for number, step in enumerate(sequence(row.get("trajectory"))):
+        if not isinstance(step, dict):
+            continue
+        prompt = sequence(step.get("prompt"))
+        repeated = len(known) if prompt[: len(known)] == known else 0
+        whole = {**step, "prompt": [message for message in prompt[repeated:] if id(message) not in own]}
+        news = _without_copies(whole, twins[number]) if number < len(twins) else whole
+        parts.append(Part(f"results.jsonl: trajectory[{number}]", whole, news))
+        known = prompt
     return parts
+
+
+def _without_copies(part: dict[str, Any], twin: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of the row without what its twin in the rebuilt row holds too, of a list at its end."""
+    news = part.copy()
+    for key in _COPIED:
+        if key in part:
+            mine, theirs = part[key], twin.get(key)
+            if isinstance(mine, list) and isinstance(theirs, list) and len(mine) < len(theirs):
+                theirs = theirs[len(theirs) - len(mine) :]
+            if mine == theirs:
+                del news[key]
+    return news
 
 
 def is_ours(rollout: Rollout) -> bool:

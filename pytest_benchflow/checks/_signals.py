@@ -7,9 +7,9 @@ import posixpath
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-from weakref import WeakKeyDictionary
 
 from pytest_benchflow.checks._deeds import deeds, prompted
+from pytest_benchflow.checks._evidence import once
 from pytest_benchflow.checks._shell import Operation, operations
 
 if TYPE_CHECKING:
@@ -128,18 +128,14 @@ _PATCH_OPTIONS = re.compile(r"-p\Z|-u\Z|--patch|-S|-G|-L")
 _NO_REF = re.compile(r"^(?:fatal|error): ", re.MULTILINE)
 _COMMIT = re.compile(r"[0-9a-f]{7,40}(?=\Z|[:^~])")
 
-_signals: WeakKeyDictionary[Rollout, list[Signal]] = WeakKeyDictionary()
 
-
+@once
 def signals(rollout: Rollout) -> list[Signal]:
     """Return the signals of a rollout in the order in which they show."""
-    found = _signals.get(rollout)
-    if found is None:
-        judge = _Judge(rollout)
-        for action, done in deeds(rollout):
-            judge.hear(action, done)
-        found = _signals[rollout] = judge.signals
-    return found
+    judge = _Judge(rollout)
+    for action, done in deeds(rollout):
+        judge.hear(action, done)
+    return judge.signals
 
 
 class _Judge:

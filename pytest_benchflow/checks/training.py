@@ -31,6 +31,8 @@ _LEAKS = REASONING_KEYS | {
     "db_json",
     "target_constants",
 }
+# Parts of a row that are what a provider or an agent sent, in the rebuilt row too.
+_UNMADE = ("tool_defs", "response")
 
 
 @check(category="training", needs=("row", "result"))
@@ -134,7 +136,8 @@ def check_row_is_strict_json(rollout: Rollout) -> None:
     for key in ("reward", "score"):
         value = row.get(key)
         assert not isinstance(value, float) or math.isfinite(value), f"results.jsonl: {key} is {value}, not finite"
-    for where, part in row_parts(rollout):
+    # The messages of the rebuilt row are strict.
+    for where, _, part in row_parts(rollout):
         for messages in _messages(part):
             for message in messages:
                 for call in sequence(mapping(message).get("tool_calls")):
@@ -144,8 +147,7 @@ def check_row_is_strict_json(rollout: Rollout) -> None:
 @check(category="conduct", needs=("row",))
 def check_no_leaked_keys(rollout: Rollout) -> None:
     """No solution, hidden test data or private reasoning is in the row, at any depth."""
-    parts = row_parts(rollout)
-    leaked = next((leak for where, part in parts if (leak := _leak(part, where) or _thought(part, where))), None)
+    leaked = next(_leaks(rollout), None)
     assert leaked is None, f"{leaked} is banned from training rows"
 
 
@@ -261,41 +263,46 @@ def _flag(step: Any, key: str) -> bool:
     return isinstance(step, dict) and step.get(key) is True
 
 
-def _leak(value: Any, where: str) -> str | None:
-    """Return the place of the first banned key that holds something."""
-    if not _holds_leak(value):
-        return None
+def _leaks(rollout: Rollout) -> Iterator[str]:
+    """Yield places of banned keys and of a model's reasoning; messages of the rebuilt row hold neither."""
+    for where, whole, news in row_parts(rollout):
+        if _holds_leak([news, *(whole.get(key) for key in _UNMADE if key not in news)]):
+            yield from _banned(whole, where)
+        yield from _thoughts(news, where)
+
+
+def _holds_leak(values: list[Any]) -> bool:
+    """Tell whether a banned key holds something anywhere in JSON values; the list is used up."""
+    for value in values:
+        if type(value) is dict:
+            if not _LEAKS.isdisjoint(value) and any(value.get(key) is not None for key in _LEAKS):
+                return True
+            children: Any = value.values()
+        else:
+            children = value if type(value) is list else ()
+        values += [child for child in children if type(child) is dict or type(child) is list]
+    return False
+
+
+def _banned(value: Any, where: str) -> Iterator[str]:
+    """Yield the places of banned keys that hold something."""
     stack = [(value, where)]
     while stack:
         item, place = stack.pop()
         if isinstance(item, dict):
             for key, child in item.items():
                 if key in _LEAKS and child is not None:
-                    return f"{place}: the key {key}"
+                    yield f"{place}: the key {key}"
                 stack.append((child, f"{place}.{key}"))
         elif isinstance(item, list):
             stack += [(child, f"{place}[{n}]") for n, child in enumerate(item)]
-    return None
 
 
-def _thought(part: dict[str, Any], where: str) -> str | None:
-    """Return the place of the first message that holds a model's reasoning, under a provider's own name for it."""
+def _thoughts(part: dict[str, Any], where: str) -> Iterator[str]:
+    """Yield the places of messages that hold a model's reasoning, under a provider's own name for it."""
     for messages in _messages(part):
         for number, message in enumerate(map(mapping, messages)):
             kinds = (str(mapping(each).get("type")) for each in sequence(message.get("content")))
             named = [key for key in REASONING_TEXTS if message.get(key)] + [k for k in kinds if k in REASONING_TYPES]
             if named:
-                return f"{where}: {named[0]} in messages[{number}]"
-    return None
-
-
-def _holds_leak(value: Any) -> bool:
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            if not _LEAKS.isdisjoint(item) and any(item.get(key) is not None for key in _LEAKS):
-                return True
-            item = item.values()
-        stack += [child for child in item if isinstance(child, dict | list)]
-    return False
+                yield f"{where}: {named[0]} in messages[{number}]"

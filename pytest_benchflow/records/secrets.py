@@ -79,12 +79,12 @@ _NEXT_TO_NAMES = (
 _PASSWORDS = (
     (
         "a password",
-        b"PASSW",
+        (b"PASSW",),
         re.compile(rb"PASSW(?:OR)?D[A-Z0-9_]{0,40}\\*[\"']?\s{0,3}[=:]\s{0,3}\\*[\"']?([^\s\"'\\$<>(){}]{8,64})"),
     ),
     (
         "a password in a URL",
-        b"://",
+        (b"@", b"://"),
         re.compile(rb"://[^\s/:@\"'<>\\]{1,64}:([^\s/:@\"'<>\\$]{8,64})@[A-Za-z0-9]"),
     ),
 )
@@ -134,8 +134,8 @@ def secrets_in(data: bytes) -> list[Found]:
         for match in _PRIVATE_KEY.finditer(data):
             closing = _PRIVATE_KEY_END.search(data, match.end())
             found[match.start()] = Found(match.start(), closing.end() if closing else len(data), "a private key")
-    for kind, literal, shape in _PASSWORDS:
-        if literal in data:
+    for kind, literals, shape in _PASSWORDS:
+        if all(literal in data for literal in literals):
             for match in shape.finditer(data):
                 if _is_secret(match.group(1), least=5):
                     found.setdefault(match.start(1), Found(*match.span(1), kind))

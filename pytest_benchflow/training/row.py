@@ -111,7 +111,9 @@ def _converse(
     own = {
         offer: {} if offer.tools == tool_defs else {"tool_defs": offer.tools} for offer in {e.offer for e in selected}
     }
-    steps = [_step(exchange, messages, result) | own[exchange.offer] for exchange in selected]
+    name = "__".join(str(part) for part in (result.get("task_name"), result.get("rollout_name")) if part)
+    reward = reward_of(result)
+    steps = [_step(exchange, messages, name, reward) | own[exchange.offer] for exchange in selected]
     prompt, completion = _conversation(exchanges, messages, prompts)
     if no is None and messages.problems:
         no = Refusal("invalid_arguments", "; ".join(messages.problems.values()))
@@ -245,16 +247,15 @@ def _metrics(result: Mapping[str, Any]) -> dict[str, float]:
     return {key: value for key, value in named.items() if value is not None}
 
 
-def _step(exchange: Exchange, messages: Messages, result: Mapping[str, Any]) -> dict[str, Any]:
+def _step(exchange: Exchange, messages: Messages, name: str, reward: float | None) -> dict[str, Any]:
     """Return the step of a selected exchange."""
     assert exchange.answer is not None
-    name = "__".join(str(part) for part in (result.get("task_name"), result.get("rollout_name")) if part)
     return {
         "prompt": messages.of(exchange.turns),
         "completion": [messages.one(exchange.answer)],
         "response": without_reasoning(exchange.response),
         "tokens": None,
-        "reward": reward_of(result),
+        "reward": reward,
         "advantage": 0.0,
         "is_truncated": False,
         "trajectory_id": f"{name}__llm_{exchange.index}",

@@ -35,10 +35,10 @@ def select(exchanges: Sequence[Exchange], tree: TurnTree, terminal: Collection[s
 
 def _choose(group: list[Exchange], carried: _Carried, terminal: Collection[str], last: tuple[float, int]) -> None:
     """Select at most one of several answers to the same request."""
-    used = [(carried.strength(exchange), exchange) for exchange in group]
-    strongest = max(strength for strength, _ in used)
+    strengths = [carried.strength(exchange) for exchange in group]
+    strongest = max(strengths)
     if strongest:
-        candidates = [exchange for strength, exchange in used if strength == strongest]
+        candidates = [e for strength, e in zip(strengths, group, strict=True) if strength == strongest]
     else:
         candidates = [exchange for exchange in group if _safe(exchange, terminal, last)]
     # A client that had gone away never saw the answer.

@@ -28,7 +28,10 @@ _COMMA = ord(",")
 _COMMON = 1 << 16
 # Threads of one log that are told apart, such as an agent's and its sub-agent's.
 _KEPT = 3
+# No file can hold these: where one comes out of the parser tells where it was put in.
 _MARK = f"\x7f{secrets.token_hex(8)}:"
+_END = f"\x7f{secrets.token_hex(8)}."
+_CLOSING = f',"{_END}"]'.encode()
 
 
 @dataclass(slots=True)
@@ -59,6 +62,14 @@ class _Known:
             low, high = (middle, high) if same else (low, middle - 1)
         return low
 
+    def add(self, text: bytes, values: list[Any]) -> None:
+        """Add elements that follow, and their text with the comma before them."""
+        self.data += text
+        self.ends.append(len(self.data))
+        self.counts.append(len(self.values) + len(values))
+        # A list of its own for each record, its elements shared with those before.
+        self.values = self.values + values
+
     def until(self, count: int) -> _Known:
         """Return what is known up to the `count`-th known end."""
         size, inside = self.ends[count - 1], self.counts[count - 1]
@@ -82,7 +93,8 @@ class Folder:
         self._tokens = {key: f'"{key}"'.encode() for key in keys}
         self._holders = holders
         self._known: dict[str, list[_Known]] = {key: [] for key in keys}
-        self._after: dict[str, bytes] = {}  # what follows an array of this key
+        self._before: dict[str, bytes] = {}  # how an array of this key opens
+        self._after: dict[str, bytes] = {}  # what follows one
         # The keys of the line before, in their order: what is not there is not searched for through a whole line.
         self._order: list[str] | None = None
 
@@ -95,6 +107,57 @@ class Folder:
 
     def parse(self, line: Line) -> Any:
         """Return the value of a line. Raises: ValueError (not JSON, not UTF-8, a key twice, nested too deeply)."""
+        value = self._next(line, self._order) if self._order else None
+        return self._any(line) if value is None else value
+
+    def _next(self, line: Line, order: list[str]) -> Any:
+        """Return the value of a line that goes on as the one before did, None when it does not.
+
+        What is known of an array is whole elements, so that one mark may stand for them. That an array comes out from
+        its mark to the one at its supposed end proves the end, as brackets and quotes match between them.
+        """
+        buffer, position, limit = line.buffer, line.start, line.end
+        pieces: list[bytes] = []
+        rests: list[bytes] = []
+        for key in order:
+            before, after, known = self._before[key], self._after[key], self._known[key][0]
+            hit = buffer.find(before, position, limit)
+            start = hit + len(before)
+            if hit < 0 or not known.ends or not buffer.startswith(known.data, start, limit):
+                return None
+            origin = start + len(known.data)
+            end = buffer.find(after, origin, limit)
+            if end < 0:
+                return None
+            rests.append(buffer[origin:end])
+            pieces += (buffer[position:start], f'"{_MARK}{key}"'.encode(), rests[-1], _CLOSING)
+            position = end + 1
+        pieces.append(buffer[position:limit])
+        try:
+            value = strict(b"".join(pieces))
+        except ValueError:
+            return None
+        return value if self._go_on(value, dict(zip(order, rests, strict=True))) else None
+
+    def _go_on(self, value: Any, rests: dict[str, bytes]) -> bool:
+        """Add what is new to what is known, and put all of it into a value; tell whether it was where it belongs."""
+        arrays = [
+            (holder, key, found)
+            for holder in self._holders(value)
+            for key in self._tokens
+            if isinstance(found := holder.get(key), list)
+        ]
+        if len(arrays) != len(rests) or any(a[:1] != [f"{_MARK}{key}"] or a[-1] != _END for _, key, a in arrays):
+            return False
+        for holder, key, found in arrays:
+            known = self._known[key][0]
+            if len(found) > 2:
+                known.add(rests[key].rstrip(SPACE), found[1:-1])
+            holder[key] = known.values
+        return True
+
+    def _any(self, line: Line) -> Any:
+        """Return the value of a line whatever came before it. Raises: ValueError."""
         try:
             spans = self._spans(line)
         except ValueError:
@@ -149,17 +212,19 @@ class Folder:
         return [key for _, key in sorted((hit, key) for hit, key in hits if hit is not None)]
 
     def _opening(self, key: str, line: Line, position: int) -> int | None:
-        """Return where the next array of this key opens."""
+        """Return where the next array of this key opens, the next that is written as the last one if there is any."""
+        before = self._before.get(key)
+        if before is not None and (hit := line.buffer.find(before, position, line.end)) >= 0:
+            return hit + len(before) - 1
         token = self._tokens[key]
         while (hit := line.buffer.find(token, position, line.end)) >= 0:
             position = hit + len(token)
-            opening = self._opens_at(line, hit, position)
+            opening = self._opens_at(key, line, hit, position)
             if opening is not None:
                 return opening
         return None
 
-    @staticmethod
-    def _opens_at(line: Line, hit: int, after: int) -> int | None:
+    def _opens_at(self, key: str, line: Line, hit: int, after: int) -> int | None:
         """Return where the array of the key found at `hit` opens, None when this is no key of an array."""
         buffer, before = line.buffer, hit - 1
         while before > line.start and buffer[before] in SPACE:
@@ -172,6 +237,7 @@ class Folder:
             if after >= line.end or buffer[after] != expected:
                 return None
             after += 1
+        self._before[key] = buffer[before:after]
         return after - 1
 
     def _array(self, key: str, line: Line, opening: int) -> Span:
@@ -228,11 +294,7 @@ def _take(known: _Known, buffer: bytes, origin: int, end: int) -> bool:
     except ValueError:
         return False
     if values:
-        known.data += rest
-        known.ends.append(len(known.data))
-        known.counts.append(len(known.values) + len(values))
-        # A list of its own for each record, its elements shared with those before.
-        known.values = known.values + values
+        known.add(rest, values)
     return not rest or bool(values)
 
 

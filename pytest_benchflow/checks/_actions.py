@@ -46,9 +46,9 @@ class Action:
         return self.returned if self.returned is None or isinstance(self.returned, str) else text_of(self.returned)
 
     def may_mention(self, marks: re.Pattern[str]) -> bool:
-        """Tell whether the arguments may hold one of some words; in JSON text only escapes could hide one."""
-        text = self.given if isinstance(self.given, str) and "\\u" not in self.given else text_of(self.arguments)
-        return marks.search(text) is not None
+        """Tell whether the arguments hold one of some words; in JSON text escapes could hide one."""
+        plain = isinstance(self.given, str) and "\\" not in self.given
+        return marks.search(self.given if plain else text_of(self.arguments)) is not None
 
     @property
     def place(self) -> str:
@@ -125,14 +125,16 @@ def _called(rollout: Rollout) -> tuple[list[Action], dict[str, Action]]:
 def _telling(value: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what may be a call or a result in an answer or an item of a history, itself too, in order."""
     found: list[dict[str, Any]] = []
-    stack: list[Any] = [value]
-    while stack:
-        item = stack.pop()
+    todo: list[Any] = [value]
+    for item in todo:
         if type(item) is dict:
             if not _TELLING.isdisjoint(item):
                 found.append(item)
-            item = [child for key, child in item.items() if key in _INSIDE]
-        stack.extend([child for child in reversed(item) if type(child) is dict or type(child) is list])
+            for key, child in item.items():
+                if key in _INSIDE and type(child) is not str:
+                    todo.append(child)
+        elif type(item) is list:
+            todo += item
     return found
 
 

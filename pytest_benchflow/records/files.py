@@ -12,24 +12,29 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.rundir import RunDir
 
-# Directories of a rollout whose files are read; artifacts/ is never opened.
-_READ = ("", "trajectory", "agent", "verifier")
+# Directories of a rollout whose files are read, beside its own; artifacts/ is never opened.
+_READ = ("trajectory", "agent", "verifier")
 
 
 def strange_files(rundir: RunDir) -> list[str]:
     """Say what in a rollout must not be read: links that lead out of it, and what is neither file nor directory."""
+    root = str(rundir.path)
     found: list[str] = []
-    root = os.path.realpath(rundir.path)
-    for part in _READ:
-        place = rundir.path / part
-        if part and place.is_symlink():
-            continue  # named already, in the directory that holds it
-        try:
-            with os.scandir(place) as entries:
-                found += [f"{_shown(part, entry.name)} {why}" for entry in entries if (why := _strange(entry, root))]
-        except OSError:
-            continue
+    for name, entry in _entries(root):
+        found += _strange(name, entry, root)
+        # A link is named right here, or leads to what is looked at where it is.
+        if name in _READ and not entry.is_symlink():
+            for inner, each in _entries(entry.path):
+                found += _strange(f"{name}/{inner}", each, root)
     return sorted(found)
+
+
+def _entries(place: str) -> list[tuple[str, os.DirEntry[str]]]:
+    try:
+        with os.scandir(place) as entries:
+            return [(entry.name, entry) for entry in entries]
+    except OSError:
+        return []
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
@@ -44,17 +49,14 @@ def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _strange(entry: os.DirEntry[str], root: str) -> str | None:
+def _strange(name: str, entry: os.DirEntry[str], root: str) -> list[str]:
+    """Return what is wrong with an entry, nothing for a file or directory of the rollout's own."""
     if entry.is_symlink():
-        target = os.path.realpath(entry.path)
-        if os.path.commonpath((root, target)) != root:
-            return "is a link that leads out of the rollout"
-        return None if os.path.isfile(target) or os.path.isdir(target) else "is a link to no file"  # noqa: PTH112, PTH113
+        target, within = os.path.realpath(entry.path), os.path.realpath(root)
+        if os.path.commonpath((within, target)) != within:
+            return [f"{name} is a link that leads out of the rollout"]
+        return [] if os.path.isfile(target) or os.path.isdir(target) else [f"{name} is a link to no file"]  # noqa: PTH112, PTH113
     if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):
-        return None
+        return []
     kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
-    return f"is a {'pipe' if kind == stat.S_IFIFO else 'socket' if kind == stat.S_IFSOCK else 'device'}"
-
-
-def _shown(part: str, name: str) -> str:
-    return f"{part}/{name}" if part else name
+    return [f"{name} is a {'pipe' if kind == stat.S_IFIFO else 'socket' if kind == stat.S_IFSOCK else 'device'}"]

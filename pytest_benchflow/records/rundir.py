@@ -4,89 +4,90 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunDir:
     """The directory of one rollout; attributes are the paths of its artifacts, none of which need exist."""
 
     path: Path
 
-    @property
+    @cached_property
     def config(self) -> Path:
         """What was asked."""
         return self.path / "config.json"
 
-    @property
+    @cached_property
     def result(self) -> Path:
         """What came out."""
         return self.path / "result.json"
 
-    @property
+    @cached_property
     def row(self) -> Path:
         """Exactly one trainer-facing row."""
         return self.path / "results.jsonl"
 
-    @property
+    @cached_property
     def audit(self) -> Path:
         """What a person or another program thinks of the rollout."""
         return self.path / "audit.json"
 
-    @property
+    @cached_property
     def prompts(self) -> Path:
         """The prompts the agent was given."""
         return self.path / "prompts.json"
 
-    @property
+    @cached_property
     def timing(self) -> Path:
         """Seconds by phase."""
         return self.path / "timing.json"
 
-    @property
+    @cached_property
     def rewards(self) -> Path:
         """One line per score the verifier gave."""
         return self.path / "rewards.jsonl"
 
-    @property
+    @cached_property
     def llm(self) -> Path:
         """One line per model exchange, in the order they ended."""
         return self.path / "trajectory" / "llm_trajectory.jsonl"
 
-    @property
+    @cached_property
     def llm_pending(self) -> Path:
         """Requests begun and not ended; empty or gone after a clean end."""
         return self.path / "trajectory" / "llm_pending.jsonl"
 
-    @property
+    @cached_property
     def acp(self) -> Path:
         """One line per agent-protocol event."""
         return self.path / "trajectory" / "acp_trajectory.jsonl"
 
-    @property
+    @cached_property
     def agent_logs(self) -> Path:
         """Output of installing and running the agent."""
         return self.path / "agent"
 
-    @property
+    @cached_property
     def verifier(self) -> Path:
         """Reward files, ctrf.json and output of the verifier."""
         return self.path / "verifier"
 
-    @property
+    @cached_property
     def artifacts(self) -> Path:
         """What the task asked to keep."""
         return self.path / "artifacts"
 
-    @property
+    @cached_property
     def attempts(self) -> Path:
         """Earlier attempts, kept whole and never counted."""
         return self.path / "attempts"
 
-    @property
+    @cached_property
     def lock(self) -> Path:
         """Held while a process works on this rollout."""
         return self.path / ".lock"

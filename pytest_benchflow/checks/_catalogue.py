@@ -146,6 +146,9 @@ def _elements(text: str) -> Iterator[tuple[list[str], str]]:
 
 def _items(text: str) -> Iterator[tuple[list[str], str]]:
     """Yield (names, the text they stand in) for each list of items under a heading."""
+    # Most texts of a request speak of no skill, whatever the case.
+    if "skills" not in text.casefold():
+        return
     for match in _HEADING.finditer(text) if "kill" in text else ():
         names: list[str] = []
         kept: list[str] = []

@@ -12,7 +12,7 @@ from pytest_benchflow.training.ready import calls_no_model
 from pytest_benchflow.training.row import Row, build_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 _Read = TypeVar("_Read")
@@ -59,12 +59,8 @@ class RebuiltRollout(Rollout):
         return [rebuilt(self).row]
 
 
-class Fresh(NamedTuple):
-    """A JSON value that no earlier exchange of the log carries, with the index of the exchange that has it."""
-
-    exchange: int
-    value: Any
-    answer: bool = False  # the body of an answer, not a part of a request or an error
+# The index of an exchange, a JSON value in it that no earlier one carries, and whether that is the body of its answer.
+Fresh = tuple[int, Any, bool]
 
 
 @once
@@ -81,26 +77,27 @@ def _news(records: list[dict[str, Any]]) -> Iterator[Fresh]:
     for index, record in enumerate(records):
         body = mapping(record.get("request")).get("body")
         for key, part in body.items() if isinstance(body, dict) else (("", body),):
-            if not isinstance(part, list):
-                new: Iterable[Any] = (part,)
-            else:
-                # Lists compare by identity first: a history that grows is passed over at memory speed.
+            new: Sequence[Any] = (part,)
+            if isinstance(part, list):
                 known = before.get(key, [])
+                if part is known:
+                    continue
+                # Lists compare by identity first: a history that grows is passed over at memory speed.
                 new = part[len(known) :] if part[: len(known)] == known else part
                 before[key] = part
             for item in new:
                 if isinstance(item, str):
                     if item not in texts:
                         texts.add(item)
-                        yield Fresh(index, item)
+                        yield index, item, False
                 elif isinstance(item, dict | list) and id(item) not in items:
                     items.add(id(item))
-                    yield Fresh(index, item)
+                    yield index, item, False
         answer, error = mapping(record.get("response")).get("body"), record.get("error")
         if answer is not None:
-            yield Fresh(index, answer, answer=True)
+            yield index, answer, True
         if error is not None:
-            yield Fresh(index, error)
+            yield index, error, False
 
 
 def the_row(rollout: Rollout) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def _records_are_clean(rollout: Rollout) -> bool:
     """Tell whether all records can be read and hold no secret, what several of them hold looked at once."""
     try:
         values = [
-            *(fresh.value for fresh in fresh_content(rollout)),
+            *(value for _, value, _ in fresh_content(rollout)),
             *_new_in_events(rollout),
             *(part.news for part in row_parts(rollout)),
             *rollout.rows[1:],
@@ -84,7 +84,7 @@ def _new_in_events(rollout: Rollout) -> Iterator[dict[str, Any]]:
 def _values(rollout: Rollout, path: Path) -> Iterator[tuple[int, Any]]:
     """Yield (index of the record, JSON value) for all that a log holds."""
     if path == rollout.dir.llm:
-        yield from ((fresh.exchange, fresh.value) for fresh in fresh_content(rollout))
+        yield from ((index, value) for index, value, _ in fresh_content(rollout))
     elif path == rollout.dir.acp:
         yield from enumerate(rollout.events)
     else:

@@ -24,9 +24,9 @@ _LONGEST = 1 << 20
 @check(category="verifier", needs=("result",))
 def check_verifier_could_start(rollout: Rollout) -> None:
     """A reward of 0 is that of tests which ran, not of a verifier that could not install or start them."""
-    task = TaskText(asked=_asked(rollout))
     for place, reward in _scored(rollout):
-        dead = dead_bootstrap(place, task) if reward is not None and reward <= 0 else None
+        failed = reward is not None and reward <= 0
+        dead = dead_bootstrap(place, TaskText(asked=_asked(rollout))) if failed else None
         assert dead is None, f"the verifier could not start its tests, so that its reward says nothing: {dead}"
 
 

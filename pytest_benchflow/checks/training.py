@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from contextlib import suppress
@@ -110,23 +111,25 @@ def check_row_reward_agrees(rollout: Rollout) -> None:
 def check_messages_well_formed(rollout: Rollout) -> None:
     """Messages have a known role, one system message at most and first, and every result follows its call."""
     row = the_row(rollout)
-    whole = [*_listed("results.jsonl", row, required=True)]
-    for number, step in enumerate(sequence(row.get("trajectory"))):
+    steps = sequence(row.get("trajectory"))
+    _listed("results.jsonl", row, required=True)
+    for number, step in enumerate(steps):
         _listed(f"results.jsonl: trajectory[{number}]", mapping(step), required=False)
-    answered = any(mapping(message).get("role") == "assistant" for message in whole)
+    prompt, completion = _messages(row)
+    answered = any(mapping(message).get("role") == "assistant" for message in itertools.chain(prompt, completion))
     ready = mapping(row.get("info")).get("training_ready") is True
     assert answered or not ready, "results.jsonl: the row is ready for training, and holds no answer"
     tools = row.get("tool_defs", row.get("tools"))
     offers_tools = bool(tools) and tools != "[]"
     known: list[Any] = []
-    called: set[Any] = set()
+    called: set[str] = set()
     for where, prompt, completion in _conversations(row):
         # A step's prompt mostly repeats the one before it, which has been looked at.
         start = len(known) if prompt[: len(known)] == known else 0
         called = called if start else set()
-        _well_formed(where, prompt, start, called, offers_tools=offers_tools)
+        _well_formed(where, start, prompt[start:], called, offers_tools=offers_tools)
         known = prompt
-        _well_formed(where, prompt + completion, len(prompt), set(called), offers_tools=offers_tools)
+        _well_formed(where, len(prompt), completion, called.copy(), offers_tools=offers_tools)
 
 
 @check(category="training", needs=("row",))
@@ -157,7 +160,9 @@ def _differ(fresh: dict[str, Any], stored: dict[str, Any], keys: tuple[str, ...]
 
 def _say_differently(fresh: dict[str, Any], stored: dict[str, Any], _keys: tuple[str, ...]) -> list[str]:
     """Compare what the model says: other tools may window its prompts, and keep its answers in their own way."""
-    mine, theirs = sequence(fresh["completion"]), sequence(stored.get("completion"))
+    mine, theirs = fresh["completion"], sequence(stored.get("completion"))
+    if mine == theirs:
+        return []
     if [message["role"] for message in mine] != [mapping(message).get("role") for message in theirs]:
         return []
     pairs = ((one, other) for one, other in zip(mine, theirs, strict=True) if one["role"] == "assistant")
@@ -201,14 +206,12 @@ def _is_redacted(message: dict[str, Any]) -> bool:
     return "redact" in str(message).lower() or "***" in str(message)
 
 
-def _listed(where: str, holder: dict[str, Any], *, required: bool) -> list[Any]:
-    """Return the messages of a row or a step. Raises: AssertionError when they are no lists."""
-    keys = ("messages",) if isinstance(holder.get("messages"), list) else ("prompt", "completion")
-    for key in keys:
+def _listed(where: str, holder: dict[str, Any], *, required: bool) -> None:
+    """Raise AssertionError when the messages of a row or a step are no lists."""
+    for key in ("messages",) if isinstance(holder.get("messages"), list) else ("prompt", "completion"):
         value = holder.get(key)
         kept = isinstance(value, list) or (value is None and not required)
         assert kept, f"{where}: {key} is a {type(value).__name__}, not a list of messages"
-    return [message for key in keys for message in sequence(holder.get(key))]
 
 
 def _conversations(row: dict[str, Any]) -> Iterator[tuple[str, list[Any], list[Any]]]:
@@ -226,9 +229,9 @@ def _messages(holder: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     return sequence(holder.get("prompt")), sequence(holder.get("completion"))
 
 
-def _well_formed(where: str, messages: list[Any], start: int, called: set[Any], *, offers_tools: bool) -> None:
-    """Look at the messages from `start` on; `called` are the ids of the calls before, and gets those that follow."""
-    for number, message in enumerate(messages[start:], start):
+def _well_formed(where: str, start: int, messages: list[Any], called: set[str], *, offers_tools: bool) -> None:
+    """Look at messages, the first of which is number `start`; `called` are the calls before, and gets those here."""
+    for number, message in enumerate(messages, start):
         assert isinstance(message, dict), f"{where}: messages[{number}] is a {type(message).__name__}, no object"
         role = message.get("role")
         assert role in _ROLES, f"{where}: messages[{number}] has the role {role!r}"
@@ -238,9 +241,10 @@ def _well_formed(where: str, messages: list[Any], start: int, called: set[Any], 
             assert role == "assistant", f"{where}: messages[{number}] of {role} makes tool calls"
             assert offers_tools, f"{where}: messages[{number}] makes tool calls, and tool_defs offers no tool"
             assert isinstance(calls, list), f"{where}: tool_calls of messages[{number}] are no list"
-            called.update(str(call.get("id")) for call in calls if isinstance(call, dict))
-        result_of = message.get("tool_call_id")
-        assert role != "tool" or str(result_of) in called, f"{where}: a tool result for the unseen call {result_of!r}"
+            called.update([str(call.get("id")) for call in calls if isinstance(call, dict)])
+        if role == "tool":
+            result_of = message.get("tool_call_id")
+            assert str(result_of) in called, f"{where}: a tool result for the unseen call {result_of!r}"
 
 
 def _strict_arguments(where: str, call: Any) -> None:
@@ -265,14 +269,18 @@ def _flag(step: Any, key: str) -> bool:
 
 def _leaks(rollout: Rollout) -> Iterator[str]:
     """Yield places of banned keys and of a model's reasoning; messages of the rebuilt row hold neither."""
-    for where, whole, news in row_parts(rollout):
-        if _holds_leak([news, *(whole.get(key) for key in _UNMADE if key not in news)]):
+    parts = row_parts(rollout)
+    unmade = (whole[key] for _, whole, _ in parts for key in _UNMADE if key in whole)
+    leaked = _holds_leak([*(news for _, _, news in parts), *unmade])
+    for where, whole, news in parts:
+        if leaked:
             yield from _banned(whole, where)
         yield from _thoughts(news, where)
 
 
 def _holds_leak(values: list[Any]) -> bool:
     """Tell whether a banned key holds something anywhere in JSON values; the list is used up."""
+    append = values.append
     for value in values:
         if type(value) is dict:
             if not _LEAKS.isdisjoint(value) and any(value.get(key) is not None for key in _LEAKS):
@@ -280,7 +288,10 @@ def _holds_leak(values: list[Any]) -> bool:
             children: Any = value.values()
         else:
             children = value if type(value) is list else ()
-        values += [child for child in children if type(child) is dict or type(child) is list]
+        for child in children:
+            kind = type(child)
+            if kind is dict or kind is list:
+                append(child)
     return False
 
 

@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.contracts import Process
 
-# What has no end by then is no message: an agent must not take the host's memory.
+# What has no end by then is not waited for: an agent must not take the host's memory.
 LONGEST_LINE = 256 << 20
+_MARK = b'"jsonrpc"'
+# So far into a line a message names its protocol: one whose end was lost would be waited for in vain.
+_HEAD = 1 << 16
+# Braces before the mark that may open a message which other text of its line begins.
+_BRACES = 16
 _READ_SIZE = 1 << 18
 _PIECE = 1 << 20
 _TAIL = 4000
@@ -56,6 +61,12 @@ class LineSplitter:
         line = b"".join(self._parts)
         self.forget()
         return line
+
+    @property
+    def claims_a_message(self) -> bool:
+        """Tell whether what has no newline yet begins like a message of the protocol."""
+        head = b"".join(self._parts[:2])[:_HEAD] if self._parts else b""
+        return head.lstrip().startswith(b"{") and _MARK in head
 
     def forget(self) -> int:
         """Drop what has no newline yet and return how many bytes it was."""
@@ -95,6 +106,26 @@ def parse_message(line: bytes) -> dict[str, Any] | None:
     known = isinstance(value.get("id"), int | str | None) and isinstance(value.get("error"), dict | None)
     addressed = isinstance(value["method"], str) if "method" in value else "id" in value
     return value if known and addressed else None
+
+
+def embedded_message(line: bytes) -> dict[str, Any] | None:
+    """Return the request or response at the end of a line that other text begins, None when there is none.
+
+    Without it somebody would wait for ever. A notification is not looked for: a log may quote one.
+    """
+    mark = line.find(_MARK)
+    if mark < 0:
+        return None
+    start = max(0, mark - _HEAD)
+    for _ in range(_BRACES):
+        start = line.find(b"{", start, mark)
+        if start < 0:
+            return None
+        message = parse_message(line[start:])
+        if message is not None:
+            return message if "id" in message else None
+        start += 1
+    return None
 
 
 def _without_surrogates(value: Any) -> Any:
@@ -153,9 +184,7 @@ class Wire:
                 self.fault = f"could not be recorded ({error.strerror or error})"
                 self._eof = True
             if self._splitter.size > LONGEST_LINE:
-                self.fault = f"printed over {LONGEST_LINE >> 20} MiB without an end of line"
-                self._stray.leave_out(self._splitter.forget())
-                self._eof = True
+                self._pass_over()
         if self._ready:
             return self._ready.popleft()
         self.ended.set()
@@ -175,19 +204,37 @@ class Wire:
         self._stray.close()
         self._raw.close()
 
+    def _pass_over(self) -> None:
+        """Count a line that is too long to keep; whatever comes of it yet is looked at as a line of its own."""
+        if self._splitter.claims_a_message:
+            self.fault = f"began a message of over {LONGEST_LINE >> 20} MiB"
+            self._eof = True
+        size = self._splitter.forget()
+        self.stray_bytes += size
+        self._stray.leave_out(size)
+
     def _take(self, line: bytes) -> None:
         if not line.strip():
             return
         message = parse_message(line)
         if message is None:
-            self.stray_lines += line.endswith(b"\n") or self._eof
-            self.stray_bytes += len(line)
-            _write_text(self._stray, line, self._redact)
+            self._stray_line(line)
+            message = embedded_message(line)
+            if message is None:
+                return
+        try:
+            self._keep("in", message, len(line))
+            self._observe(message)
+        except RecursionError:
+            self._stray_line(line)
             return
         self.last_activity = time.monotonic()
-        self._keep("in", message, len(line))
-        self._observe(message)
         self._ready.append(message)
+
+    def _stray_line(self, line: bytes) -> None:
+        self.stray_lines += line.endswith(b"\n") or self._eof
+        self.stray_bytes += len(line)
+        _write_text(self._stray, line, self._redact)
 
     def _keep(self, direction: str, message: dict[str, Any], size: int) -> None:
         if self._raw.full:

@@ -128,17 +128,77 @@ def test_a_flood_of_output_fills_no_disk_and_is_counted(tmp_path: Path) -> None:
     assert play(tmp_path, program, look).stop == "finished"
 
 
-@pytest.mark.parametrize("head", ["{", "x"], ids=["perhaps-a-message", "text"])
-def test_a_line_without_an_end_ends_its_agent(tmp_path: Path, head: str) -> None:
+@pytest.mark.parametrize("head", ["{", "x"], ids=["like-json", "text"])
+def test_a_line_without_an_end_is_passed_over(tmp_path: Path, head: str) -> None:
+    size = 300 << 20
     program = f"""
         prompt = start()
         raw(b"{head}")
+        for _ in range({size >> 20}):
+            raw(b"x" * (1 << 20))
+        end(prompt)
+    """
+
+    def look(made: Rig) -> None:
+        (stop,) = made.events("stop")
+        assert stop["stray_stdout"]["bytes"] > size
+        assert "bytes left out here" in made.log("stdout.txt")[-50:]
+
+    assert play(tmp_path, program, look).stop == "finished"
+
+
+def test_a_message_that_never_ends_ends_its_agent(tmp_path: Path) -> None:
+    program = r"""
+        prompt = start()
+        raw(b'{"jsonrpc":"2.0","method":"session/update","params":{"text":"')
         while True:
             raw(b"x" * (1 << 20))
     """
     outcome = play(tmp_path, program)
     assert (outcome.stop, outcome.error_category) == ("crashed", "agent")
-    assert "the agent printed over 256 MiB without an end of line during session/prompt" in str(outcome.error)
+    assert "the agent began a message of over 256 MiB during session/prompt" in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        r"bytes(range(256)) * 9000 + b'\n'",
+        r"b'\0' * 70_000 + b'\r\n'",
+        r"b'50 %\r'",
+        r"b'{\"level\": \"info\", \"text\": {\"a\"'",
+        r"b'x' * 3_000_000",
+        r"b'[{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{}}]\n'",
+        r"b'{\"jsonrpc\":\"1.0\",\"id\":2,\"result\":{}}\n[]\nnull\n\"text\"\n7\n'",
+        r"b'{\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"error\":{}}\n'",
+        r"b'{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":' + b'[' * 900 + b']' * 900 + b'}\n'",
+        r"b'{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":[{\"update\":7}]}\n'",
+        r"b'sent {\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{}}\n' * 3",
+    ],
+    ids=[
+        *("binary", "zeros", "half-a-line", "half-json", "megabytes-before-a-message", "batch", "other-json"),
+        *("answers-to-nothing", "nested-deeply", "odd-update", "quoted-message"),
+    ],
+)
+def test_other_output_ends_no_session(noise: str, tmp_path: Path) -> None:
+    # At each moment: before the handshake, in it, in the turn, and before the answer that ends it.
+    program = f"""
+        raw({noise})
+        first = receive("initialize")
+        raw({noise})
+        send(id=first["id"], result={{"protocolVersion": 1, "agentCapabilities": {{}}}})
+        raw({noise})
+        send(id=receive("session/new")["id"], result={{"sessionId": "s"}})
+        prompt = receive("session/prompt")["id"]
+        raw({noise} + b"\\n")
+        update("agent_message_chunk", content={{"type": "text", "text": "heard"}})
+        raw({noise})
+        end(prompt)
+    """
+
+    def look(made: Rig) -> None:
+        assert [event["text"] for event in made.events("agent_message")] == ["heard"]
+
+    assert play(tmp_path, program, look).stop == "finished"
 
 
 def test_an_agent_that_never_answers_is_timed_out(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_benchflow.agents._wire import LineSplitter, Wire, parse_message
+from pytest_benchflow.agents._wire import LineSplitter, Wire, embedded_message, parse_message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +64,34 @@ def test_json_rpc_is_recognised(line: bytes) -> None:
 )
 def test_everything_else_is_not_taken_for_json_rpc(line: bytes) -> None:
     assert parse_message(line) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'50 %\r{"jsonrpc":"2.0","id":1,"result":null}\n',
+        b'{"a": {"b"{"id":1,"result":{"x":{}},"jsonrpc":"2.0"}\n',
+        b'\xff\x00{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{}}',
+    ],
+    ids=["progress", "half-json", "bytes"],
+)
+def test_what_somebody_waits_for_is_found_behind_other_text(line: bytes) -> None:
+    assert embedded_message(line) is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'sent {"jsonrpc":"2.0","method":"session/update","params":{}}',
+        b'{"log":{"jsonrpc":"2.0","id":1,"result":{}}}',
+        b'read "jsonrpc" {"id":1}',
+        b"text",
+        b"{" * 1000 + b'"jsonrpc"',
+    ],
+    ids=["quoted-notification", "inside-a-log", "other-object", "text", "braces"],
+)
+def test_what_is_only_quoted_is_not_taken_for_a_message(line: bytes) -> None:
+    assert embedded_message(line) is None
 
 
 class Talker:

@@ -52,9 +52,9 @@ def count(value: Any) -> int | None:
 def first_count(holder: Mapping[str, Any], *keys: str) -> int | None:
     """Return the first token count among some fields, None when none of them holds one."""
     for key in keys:
-        value = count(holder.get(key))
-        if value is not None:
-            return value
+        value = holder.get(key)
+        if value is not None and count(value) is not None:
+            return int(value)
     return None
 
 

@@ -12,11 +12,16 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Dialect
 
 _HOST = re.compile(r"https?://[^/?]*")
+# Azure puts the name of a deployment before the path of the format, and its clients the base URL's version before that.
+_AZURE = re.compile(r"(?:/v1)?/openai(?:/deployments/[^/]+(?=/)|(?=/responses)|(?=/v1/))")
 
 
 def dialect_for(path: str) -> Dialect | None:
     """Return the format of a request path, query or not, or None when it is nobody's."""
     plain = path.partition("?")[0]
+    azure = _AZURE.match(plain)
+    if azure:
+        plain = plain[azure.end() :]
     return next((dialect for dialect in _shipped() if dialect.matches(plain)), None)
 
 

@@ -163,8 +163,9 @@ def _choice_outcome(choice: Mapping[str, Any]) -> Outcome:
         if kind_of(part) not in _KNOWN:
             return Outcome("partial", f"unknown content part {kind_of(part)!r}")
     for call in calls if isinstance(calls, list) else ():
-        if _call_kind(mapping(call)) not in _CALL_KINDS:
-            return Outcome("partial", f"unknown tool call {_call_kind(mapping(call))!r}")
+        kind = _call_kind(mapping(call))
+        if kind not in _CALL_KINDS:
+            return Outcome("partial", f"unknown tool call {kind!r}")
     return _COMPLETED
 
 
@@ -219,6 +220,15 @@ def _call_kind(call: Mapping[str, Any]) -> str:
 
 
 def _call(call: Mapping[str, Any], unsupported: list[str]) -> ToolCall:
+    asked = call.get("function")
+    if call.get("type") == "function" and isinstance(asked, dict):
+        call_id, name, arguments = call.get("id"), asked.get("name"), asked.get("arguments")
+        if call_id and name and isinstance(call_id, str) and isinstance(name, str) and isinstance(arguments, str):
+            return ToolCall(call_id, name, arguments)
+    return _unusual_call(call, unsupported)
+
+
+def _unusual_call(call: Mapping[str, Any], unsupported: list[str]) -> ToolCall:
     call_id = text(call.get("id"))
     if not call_id:
         unsupported.append("tool call without an id")

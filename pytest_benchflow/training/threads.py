@@ -123,8 +123,8 @@ def _said(error: Exception) -> str:
 
 def _classify(index: int, record: dict[str, Any]) -> Exchange:
     """Say how the exchange ended and what it cost."""
-    request, response, metadata = (mapping(record.get(key)) for key in ("request", "response", "metadata"))
-    error = mapping(record.get("error")) or None
+    request, response = mapping(record.get("request")), mapping(record.get("response"))
+    metadata, error = mapping(record.get("metadata")), mapping(record.get("error")) or None
     started = metadata.get("started_seq")
     order = (float(started) if isinstance(started, int | float) else float(index), index)
     path = str(request.get("path") or "").partition("?")[0]

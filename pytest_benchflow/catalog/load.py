@@ -43,6 +43,7 @@ class HostTable:
     python: str | None = None  # an interpreter the agent needs, as "3.12"; found on the host and mounted
     start_timeout: float = 180.0
     terminal_tools: tuple[str, ...] = ()  # tools that end the work: nobody waits for their result
+    efforts: tuple[str, ...] = ()  # the reasoning efforts that it can ask its model for; empty: any
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ _PASSED = (
     *(f"UV_{name}" for name in ("DEFAULT_INDEX", "INDEX", "INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX")),
     *(f"UV_{name}" for name in ("CONSTRAINT", "INDEX_STRATEGY", "INSECURE_HOST", "NATIVE_TLS", "HTTP_TIMEOUT")),
     *("UV_PYTHON_INSTALL_MIRROR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    "NODE_EXTRA_CA_CERTS",
 )
 # uv reads none of pip's settings: these say the same to both.
 _SAME_FOR_UV = {
@@ -74,7 +75,7 @@ def python_mounts(interpreter: Path | None) -> tuple[Mount, ...]:
 
 
 def package_sources() -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Return variables that tell pip and uv where this host gets its packages, and the local paths they name.
+    """Return variables that tell pip, uv and npm where this host gets its packages, and the local paths they name.
 
     They are for an installation only and never reach a rollout.
     """
@@ -85,6 +86,8 @@ def package_sources() -> tuple[dict[str, str], tuple[Mount, ...]]:
     if "PIP_EXTRA_INDEX_URL" in env:
         # As pip does: the best version of any index, not the first index that knows the name.
         env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+    if registry := _npm_registry():
+        env["npm_config_registry"] = registry
     config = host_variable("UV_CONFIG_FILE") or str(Path.home() / ".config/uv/uv.toml")
     if Path(config).is_file():
         env["UV_CONFIG_FILE"] = config
@@ -110,6 +113,17 @@ def _pip_files() -> dict[str, str]:
                 if name in _SOURCES:
                     found[f"PIP_{name}"] = " ".join(value.split())
     return found
+
+
+def _npm_registry() -> str | None:
+    """Return the registry that npm uses here, None for its own."""
+    for name in ("npm_config_registry", "NPM_CONFIG_REGISTRY"):
+        if value := host_variable(name):
+            return value
+    file = Path(host_variable("NPM_CONFIG_USERCONFIG") or Path.home() / ".npmrc")
+    text = file.read_text("utf-8", errors="replace") if file.is_file() else ""
+    found = re.findall(r"^\s*registry\s*=\s*[\"']?(https?://[^\s\"'$]+)", text, re.MULTILINE)
+    return found[-1] if found else None
 
 
 def _local_paths(env: dict[str, str]) -> list[Path]:

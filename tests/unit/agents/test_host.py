@@ -86,3 +86,31 @@ def test_a_broken_configuration_file_is_passed_over(home: Path) -> None:
     (home / ".pip").mkdir()
     (home / ".pip/pip.conf").write_text("index-url = https://x.invalid\n")
     assert "https://x.invalid" not in package_sources()[0].values()
+
+
+@pytest.mark.parametrize(
+    ("variables", "file", "expected"),
+    [
+        ({}, "", None),
+        (
+            {},
+            "registry = https://mirror.invalid/npm/\n//mirror.invalid/:_authToken=t0ken\n",
+            "https://mirror.invalid/npm/",
+        ),
+        ({}, 'registry="https://a.invalid/"\n@scope:registry=https://b.invalid/\n', "https://a.invalid/"),
+        ({}, "registry=${MIRROR}\n", None),
+        ({"NPM_CONFIG_REGISTRY": "https://c.invalid/"}, "registry=https://a.invalid/\n", "https://c.invalid/"),
+    ],
+    ids=["npms-own", "with-a-token", "quoted-beside-a-scope", "named-by-a-variable", "variable-over-file"],
+)
+def test_npm_gets_its_packages_where_this_host_does(
+    home: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], file: str, expected: str | None
+) -> None:
+    for name in ("npm_config_registry", "NPM_CONFIG_REGISTRY", "NPM_CONFIG_USERCONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (home / ".npmrc").write_text(file)
+    env, _ = package_sources()
+    assert env.get("npm_config_registry") == expected
+    assert "t0ken" not in str(env)

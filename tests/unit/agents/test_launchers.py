@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 AGENTS = ("opencode", "gemini", "claude-agent-acp", "codex-acp")
 # Stands in for the agent's program, and shows what it was started with.
-STUB = "#!/bin/sh\nprintf '%s\\0' \"$@\" >\"$HOME/arguments\"\nenv -0 >\"$HOME/environment\"\n"
-URL = 'http://127.0.0.1:8000/v1?a="b"&c=\'d\'&e=\\f{env:HOME}$(id)`id`'
+STUB = '#!/bin/sh\nprintf \'%s\\0\' "$@" >"$HOME/arguments"\nenv -0 >"$HOME/environment"\n'
+URL = "http://127.0.0.1:8000/v1?a=\"b\"&c='d'&e=\\f{env:HOME}$(id)`id`"
 KEY = "k\"'\\n$HOME{file:/etc/passwd} *;#"
 MODEL = 'maker/größe "2" \\ {env:KEY}'
 GIVEN = {
@@ -197,9 +197,7 @@ def test_models_before_gemini_3_are_not_asked_for_an_effort(launch: Callable[...
 
 @pytest.mark.parametrize("agent", ["opencode", "codex-acp"])
 @pytest.mark.parametrize("name", ["BENCHFLOW_PROVIDER_BASE_URL", "BENCHFLOW_PROVIDER_MODEL"])
-def test_a_line_break_in_a_value_adds_no_line_to_a_file(
-    agent: str, name: str, launch: Callable[..., Launched]
-) -> None:
+def test_a_line_break_in_a_value_adds_no_line_to_a_file(agent: str, name: str, launch: Callable[..., Launched]) -> None:
     launched = launch(agent, **{**GIVEN, name: "a\nb"})
     assert (launched.code, launched.stderr) == (2, f"{agent}: a value of the environment holds a control character\n")
 

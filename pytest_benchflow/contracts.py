@@ -264,6 +264,7 @@ class AgentOutcome:
     reported_usage: Mapping[str, Any] | None = None
     idle_before_timeout_s: float | None = None
     in_flight_at_timeout: str | None = None
+    settings: Mapping[str, Any] | None = None  # {file, kept, why}: whether the agent kept those it was launched with
 
 
 class Agent(Protocol):
@@ -273,6 +274,9 @@ class Agent(Protocol):
     version: str | None
     uses_model: bool
     api_dialect: str | None  # chat, responses, messages, generateContent: what it speaks to its model
+
+    def unsupported(self, task: Task) -> str | None:
+        """Return None when the agent can work on the task, else the reason to skip it."""
 
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
         """Make the agent available once per version and image; return what to mount. Raises: AgentError."""

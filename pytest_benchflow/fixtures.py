@@ -117,10 +117,8 @@ class Runs:
 
     def _watcher(self, config: RolloutConfig, task: Task, phases: list[str]) -> Callable[[str], None]:
         """Return what hears of a rollout's phases, keeps them in `phases`, and tells of those worth a word."""
-        from pytest_benchflow.catalog.load import find
         from pytest_benchflow.report.terminal import head
 
-        manifest = find(config.agent_name)
         name = head(
             self.settings,
             task=task.name,
@@ -133,7 +131,7 @@ class Runs:
         def watch(phase: str) -> None:
             step = task.steps[phases.count(phase)].name if phase == "agent_execution" else None
             phases.append(phase)
-            if self.watch and (phase != "agent_setup" or (manifest and manifest.installs)):
+            if self.watch:
                 self.watch(name, phase, step)
 
         return watch

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.agents._events import EventLog
+from pytest_benchflow.agents._mcp import acp_servers, not_taken
 from pytest_benchflow.agents._wire import Wire
 from pytest_benchflow.contracts import AgentOutcome
 
@@ -102,9 +103,7 @@ class _Session:
                     raise _GaveUpError(
                         f"the agent answered initialize with {about!r:.200}; protocol version 1 is spoken"
                     )
-                made = await self._ask(
-                    "session/new", schema.NewSessionRequest(cwd=self._context.sandbox.workdir, mcp_servers=[])
-                )
+                made = await self._ask("session/new", self._new_session(about))
                 if not isinstance(made, dict) or not isinstance(made.get("sessionId"), str):
                     raise _GaveUpError(f"the agent answered session/new with {made!r:.200}, without a sessionId")
                 self._id = made["sessionId"]
@@ -112,6 +111,14 @@ class _Session:
                     await self._choose_model(made, model_id)
         except TimeoutError:
             raise _GaveUpError(f"the agent was not ready for a prompt within {start_sec:g} s{self._tail()}") from None
+
+    def _new_session(self, about: dict[str, Any]) -> dict[str, Any]:
+        servers = self._context.task.environment.mcp_servers
+        if other := not_taken(servers, about.get("agentCapabilities")):
+            raise _GaveUpError(
+                f"the agent takes no MCP server over {other.transport}, and the task has one: {other.name}"
+            )
+        return {"cwd": self._context.sandbox.workdir, "mcpServers": acp_servers(servers)}
 
     async def _choose_model(self, made: dict[str, Any], model_id: str) -> None:
         """Name the model, by the option that the new session offers for it where it does. Raises: _GaveUpError."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._acp import drive
 from pytest_benchflow.agents._install import INSTALL_HOME, agent_dir, install
+from pytest_benchflow.agents._settings import settings_kept
 from pytest_benchflow.catalog.load import find
 from pytest_benchflow.errors import UsageError
 
@@ -59,6 +61,12 @@ class CatalogAgent:
         self.name = manifest.name
         self.version = manifest.host.version
         self.api_dialect = manifest.dialect
+        self.takes_mcp_servers = manifest.host.mcp_servers
+
+    def unsupported(self, task: Task) -> str | None:
+        """Run any task."""
+        del task
+        return None
 
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
         """Run install_cmd once per version and image, and return what it made. Raises: AgentError."""
@@ -72,9 +80,9 @@ class CatalogAgent:
             cwd=context.sandbox.workdir,
             user=context.user,
         )
-        return await drive(
-            process, context, start_sec=self.manifest.host.start_timeout, model_id=self._model_id(context.model)
-        )
+        host = self.manifest.host
+        outcome = await drive(process, context, start_sec=host.start_timeout, model_id=self._model_id(context.model))
+        return replace(outcome, settings=await settings_kept(context, host, self.environment(context)))
 
     def environment(self, context: AgentContext) -> dict[str, str]:
         """Return the variables the agent starts with; the user's own come last and win."""
@@ -88,7 +96,7 @@ class CatalogAgent:
             "BENCHFLOW_LITELLM_MODEL_ALIAS": context.model,
             "BENCHFLOW_PROVIDER_NAME": PROVIDER,
             "BENCHFLOW_PROVIDER_PROTOCOL": self.manifest.spoken_protocol,
-            "BENCHFLOW_LLM_TIMEOUT": f"{context.llm_timeout_sec:g}",
+            "BENCHFLOW_LLM_TIMEOUT": str(math.ceil(context.llm_timeout_sec)),
         }
         if context.reasoning_effort:
             env["BENCHFLOW_REASONING_EFFORT"] = context.reasoning_effort

@@ -13,7 +13,7 @@ from pytest_benchflow.errors import UsageError
 from pytest_benchflow.registry import canonical, declared, shipped_aliases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
 CONTRACT_MAJOR = 1
 _HERE = Path(__file__).parent
@@ -44,17 +44,22 @@ class HostTable:
     start_timeout: float = 180.0
     terminal_tools: tuple[str, ...] = ()  # tools that end the work: nobody waits for their result
     efforts: tuple[str, ...] = ()  # the reasoning efforts that it can ask its model for; empty: any
+    mcp_servers: bool = True  # whether the agent makes use of the tool servers that the protocol tells it of
+    # A file of JSON that launch_cmd writes, and again as FILE.launched, so that an agent that went on with other
+    # settings is found; what such an agent may print instead.
+    settings: str | None = None
+    settings_refused: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One agent as data. Commands are POSIX sh; `file` is where it was read."""
 
     contract_version: str
     name: str
+    description: str = ""
     install_cmd: str
     launch_cmd: str
-    description: str = ""
     protocol: str = "acp"
     api_protocol: str = ""
     acp_model_format: str = "bare"
@@ -80,6 +85,16 @@ class Manifest:
         variable = self.env_mapping.get("BENCHFLOW_PROVIDER_BASE_URL", "")
         likely = (protocol for word, protocol in _URL_VARIABLES.items() if word in variable)
         return self.api_protocol or next(likely, "openai-completions")
+
+    def unmet(self, given: Container[str]) -> tuple[str, ...]:
+        """Return the required variables that neither `given` has nor the gateway stands for.
+
+        It stands for what a BENCHFLOW_PROVIDER_* variable is mapped to, and with its token for a provider's key.
+        """
+        keyed = "BENCHFLOW_PROVIDER_API_KEY" in self.env_mapping
+        met = {theirs for ours, theirs in self.env_mapping.items() if ours.startswith("BENCHFLOW_PROVIDER_")}
+        met |= {name for name in self.requires_env if keyed and name.endswith("_API_KEY")}
+        return tuple(name for name in self.requires_env if name not in met and name not in given)
 
     @property
     def installs(self) -> bool:
@@ -111,7 +126,7 @@ def shipped(name: str) -> Manifest | None:
 def load_manifest(file: Path) -> Manifest:
     """Read a manifest. Raises: UsageError naming file, key and what is allowed."""
     values = read_toml(file)
-    minor = _minor_version(file, values)
+    minor = minor_version(file, values)
     host = values.pop("host", {})
     if not isinstance(host, dict):
         raise UsageError(f"{file}: host is a {type(host).__name__}; it takes a table")
@@ -146,7 +161,8 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def _minor_version(file: Path, values: Mapping[str, Any]) -> int:
+def minor_version(file: Path, values: Mapping[str, Any]) -> int:
+    """Return the minor part of contract_version. Raises: UsageError when it is none, or of another major version."""
     version = values.get("contract_version", "")
     found = _VERSION.match(version) if isinstance(version, str) else None
     if found is None or int(found[1]) != CONTRACT_MAJOR:

@@ -5,6 +5,7 @@ A review in which one of them neither ran nor said why it does not apply is no r
 
 SHIPPED = (
     "acp_trajectory_readable",
+    "agent_settings_kept",
     "clients_waited",
     "completed_have_usage",
     "config_readable",

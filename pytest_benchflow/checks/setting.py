@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import NotApplicableError, evidence
+from pytest_benchflow.records.values import mapping
 
 if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
@@ -44,3 +45,12 @@ def check_verifier_place_recorded(rollout: Rollout) -> None:
     """Law 8: config.json says whether the verifier shared the agent's sandbox or had its own (environment_mode)."""
     mode = evidence(rollout, rollout.config.get("environment_mode"), "the verifier's place (environment_mode)")
     assert mode in ("shared", "separate"), f"config.json: environment_mode is {mode!r}; it is shared or separate"
+
+
+@check(category="infra", needs=("model", "result"))
+def check_agent_settings_kept(rollout: Rollout) -> None:
+    """The agent's settings are those it was launched with: it took none of them for corrupted and replaced none."""
+    found = mapping(rollout.result.get("agent_settings"))
+    if not found:
+        raise NotApplicableError("this agent is launched without a file of settings, or was not launched")
+    assert found.get("kept") is True, f"{found.get('file')} is not what the agent was launched with: {found.get('why')}"

@@ -49,7 +49,7 @@ def add_arguments(config: pytest.Config, args: list[str]) -> None:
     known.file_or_dir = [*added, *known.file_or_dir]
     if getattr(known, "numprocesses", None) and known.dist == "no" and not known.distload:
         # A rollout and its checks go to one worker; anything else spreads as it does without this.
-        args += ["--dist=loadgroup"] if reviewed or in_use(config, known) else []
+        args += ["--dist=loadgroup"] if reviewed or known.benchflow_conformance or in_use(config, known) else []
     anchors = None if known.pyargs else conftest_anchors(known.file_or_dir, here, reviewed)
     if anchors is not None:
         # The option names runs, not where the session's own conftest files are.
@@ -229,13 +229,12 @@ def _check_distinct(settings: Settings, config: pytest.Config) -> None:
 
 
 def _check_agent_env(settings: Settings) -> None:
-    """Refuse a bare KEY that the host does not set. Raises: pytest.UsageError."""
-    if all("=" in item for item in settings.agent_env):
-        return
+    """Refuse a bare KEY that the host does not set, and two reasoning efforts. Raises: pytest.UsageError."""
+    from pytest_benchflow.rollout.config import asked_effort
     from pytest_benchflow.rollout.plan import agent_environment
 
     try:
-        agent_environment(settings)
+        asked_effort(settings.reasoning_effort, agent_environment(settings))
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 

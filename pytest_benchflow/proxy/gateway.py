@@ -166,8 +166,7 @@ class GatewayEndpoint:
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         shown = (
             bearer.strip() if scheme.lower() == "bearer" else "",
-            request.headers.get("x-api-key", ""),
-            request.headers.get("x-goog-api-key", ""),
+            *(request.headers.get(name, "") for name in ("x-api-key", "x-goog-api-key", "api-key")),
             request.query.get("key", ""),
         )
         known = self.token.encode()

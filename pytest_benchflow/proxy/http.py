@@ -28,6 +28,8 @@ _KEEPALIVE_SECONDS = 30
 _LONGEST_LINE = 1024 * 1024
 _VERSION = re.compile(r"/v1(?:alpha|beta)?\d*(?=/)")
 _BASE_VERSION = re.compile(r"/v1(?:alpha|beta)?\d*\Z")
+# Only Azure's paths name a deployment or an API version.
+_AZURE = re.compile(r"^(?:/v1)?/openai/(?:deployments/|.*[?&]api-version=)")
 _KEY_HEADERS = {"messages": "x-api-key", "generateContent": "x-goog-api-key"}
 
 
@@ -91,7 +93,7 @@ class HttpUpstream:
         if self._api_key is None:
             return {}
         dialect = dialect_for(path)
-        header = _KEY_HEADERS.get(dialect.name) if dialect is not None else None
+        header = "api-key" if _AZURE.search(path) else _KEY_HEADERS.get(dialect.name) if dialect is not None else None
         return {header: self._api_key} if header else {"Authorization": f"Bearer {self._api_key}"}
 
     def _placed(self, path: str) -> str:

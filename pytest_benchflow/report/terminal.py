@@ -33,8 +33,8 @@ _COLOURS = {"solved": {"green": True}, "unsolved": {"yellow": True}, "timeout": 
 _UNHEALTHY = {"red": True}
 _LETTERS = {"solved": "S", "unsolved": "u", "timeout": "t"}
 _SKILLS = {"with": "with-skill", "without": "no-skill"}
-# A phase of that few seconds is not worth a word once it is over.
-_NOTHING_SEC = 0.05
+# In that few seconds nothing was installed: what is there already was found.
+_FOUND_SEC = 2.0
 
 _REASONS = 5
 _GAP = " · "
@@ -321,6 +321,6 @@ def _colour(summary: Summary) -> dict[str, bool]:
 
 def _phases(summary: Summary, *, timed: bool) -> list[str]:
     seconds = {name: value for name, value in summary.phases if name in _PHASES}
-    if seconds.get("agent_setup", 1) < _NOTHING_SEC:
+    if seconds.get("agent_setup", _FOUND_SEC) < _FOUND_SEC:
         del seconds["agent_setup"]
     return [f"{_PHASES[name]} {seconds_text(value)}" if timed else _PHASES[name] for name, value in seconds.items()]

@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
 
 from pytest_benchflow import registry
-from pytest_benchflow.errors import UnsupportedError
+from pytest_benchflow.catalog.load import find
+from pytest_benchflow.errors import UnsupportedError, UsageError
+from pytest_benchflow.rollout.config import asked_effort
 from pytest_benchflow.rollout.skills import skill_mode
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env, host_values, unset_variables
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.tasks.task import Step, Task
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)", re.IGNORECASE)
 
 
@@ -57,7 +61,13 @@ class Cell:
             *(f"the task asks for ${{{name}}}, which is not set on this host" for name in unset),
             *(f"the task gives its agent the network ({mode}); here it reaches its model only" for mode in open_asked),
             *(self.route.warnings if self.route else ()),
+            *self._of_version(),
         )
+
+    def _of_version(self) -> list[str]:
+        manifest = find(self.agent.name)
+        known = manifest.host.versions.get(self.agent.version or "") if manifest else None
+        return [f"{self.agent.name} {self.agent.version} is {known}"] if known else []
 
     def _templates(self) -> list[Mapping[str, str]]:
         return [self.task.environment.env, self.task.solution_env, *(step.verifier.env for step in self.task.steps)]
@@ -85,9 +95,11 @@ def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:
         if reason:
             raise UnsupportedError(reason)
     agent = resolve_agent(config.agent)
-    if agent.uses_model and task.environment.mcp_servers:
-        names = ", ".join(server.name for server in task.environment.mcp_servers)
-        raise UnsupportedError(f"needs MCP servers ({names}), which agents are not given here yet")
+    if reason := agent.unsupported(task) or _unsupported_servers(task, agent):
+        raise UnsupportedError(reason)
+    environment = expand_env(task.environment.env, host_variable)
+    _check_required(config, environment)
+    _check_effort(config)
     return Cell(
         config=config,
         task=task,
@@ -95,7 +107,7 @@ def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:
         agent=agent,
         route=(route or _route(config, task, agent, mode)) if agent.uses_model else None,
         skill_mode=mode,
-        environment=expand_env(task.environment.env, host_variable),
+        environment=environment,
     )
 
 
@@ -113,7 +125,8 @@ def settled(config: RolloutConfig) -> RolloutConfig:
     task = load_task(Path(config.task)) if isinstance(config.task, str | Path) else config.task
     agent = registry.canonical("agents", config.agent) if isinstance(config.agent, str) else config.agent
     model = config.model if resolve_agent(agent).uses_model else "none"
-    return replace(config, task=task, agent=agent, model=model)
+    effort = asked_effort(config.reasoning_effort, config.agent_env)
+    return replace(config, task=task, agent=agent, model=model, reasoning_effort=effort)
 
 
 def resolve_agent(agent: str | Agent) -> Agent:
@@ -137,6 +150,42 @@ def _route(config: RolloutConfig, task: Task, agent: Agent, mode: str) -> Route:
     from pytest_benchflow.proxy.routes import route
 
     return route(config.model, task=task, agent_name=agent.name, replay_strict=config.replay_strict, skill_mode=mode)
+
+
+def _check_required(config: RolloutConfig, environment: Mapping[str, str]) -> None:
+    """Refuse an agent that lacks a variable which nobody but the user has. Raises: UsageError naming it."""
+    manifest = find(config.agent_name)
+    for name in manifest.unmet({**environment, **config.agent_env}) if manifest else ():
+        raise UsageError(
+            f"the agent {config.agent_name} needs {name}, which the gateway does not supply; pass "
+            f"--benchflow-agent-env={name} for the host's value, or --benchflow-agent-env={name}=VALUE"
+        )
+
+
+def _check_effort(config: RolloutConfig) -> None:
+    """Refuse a reasoning effort that the agent cannot ask its model for. Raises: UsageError naming those it can."""
+    manifest = find(config.agent_name)
+    efforts = manifest.host.efforts if manifest else ()
+    if config.reasoning_effort and efforts and config.reasoning_effort not in efforts:
+        raise UsageError(
+            f"--benchflow-reasoning-effort is {config.reasoning_effort!r}; the agent {config.agent_name} can ask its "
+            f"model for {', '.join(efforts)}"
+        )
+
+
+def _unsupported_servers(task: Task, agent: Agent) -> str | None:
+    """Return why an agent cannot be given the task's tool servers."""
+    servers = task.environment.mcp_servers
+    if not servers or not agent.uses_model:
+        return None
+    # Agents that others registered may know nothing of it.
+    if not getattr(agent, "takes_mcp_servers", False):
+        names = ", ".join(server.name for server in servers)
+        return f"needs MCP servers ({names}), of which the agent {agent.name} makes no use"
+    for server in servers:
+        if server.url and urlsplit(server.url).hostname not in _LOOPBACK:
+            return f"needs the MCP server {server.name} at {server.url}: an agent reaches its model and its own sandbox"
+    return None
 
 
 def _unsupported_step(step: Step) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pytest_benchflow.errors import UsageError
+from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 SkillMode = Literal["default", "with", "without"]
 
 
+EFFORT_VARIABLE = "LLM_REASONING_EFFORT"
 _LONGEST_SLUG = 60
 
 
@@ -28,6 +30,23 @@ def slug(text: str) -> str:
     if len(safe) <= _LONGEST_SLUG:
         return safe
     return f"{hashlib.sha256(text.encode()).hexdigest()[:8]}-{safe[9 - _LONGEST_SLUG :].lstrip('-.')}"
+
+
+def asked_effort(option: str | None, agent_env: Mapping[str, str]) -> str | None:
+    """Return the reasoning effort asked for; LLM_REASONING_EFFORT for the agent or of the host means the option.
+
+    Raises: UsageError when they disagree.
+    """
+    given = {
+        "--benchflow-reasoning-effort": option,
+        f"{EFFORT_VARIABLE} for the agent (--benchflow-agent-env)": agent_env.get(EFFORT_VARIABLE),
+        f"{EFFORT_VARIABLE} of this host": host_variable(EFFORT_VARIABLE),
+    }
+    asked = {place: value.strip() for place, value in given.items() if value and value.strip()}
+    if len({value.lower() for value in asked.values()}) > 1:
+        said = ", ".join(f"{place} is {value!r}" for place, value in asked.items())
+        raise UsageError(f"the reasoning effort is asked for in different ways: {said}; name one, or the same")
+    return next(iter(asked.values()), None)
 
 
 @dataclass(frozen=True, slots=True)

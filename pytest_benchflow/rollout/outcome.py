@@ -73,7 +73,7 @@ def empty_result(rundir: RunDir, config: Mapping[str, Any]) -> dict[str, Any]:
         "task_skills_loading skill_catalog rewards step_rewards n_tool_calls n_skill_invocations n_prompts "
         "stop_reasons error error_category error_details verifier_error verifier_error_category export_error "
         "finished_at verifier_started_after_agent idle_before_timeout_s in_flight_at_timeout sandbox_id sandbox_kept "
-        "proxy"
+        "agent_settings proxy"
     )
     return {
         "task_name": config.get("task_name"),
@@ -118,6 +118,7 @@ def _result(state: RolloutState) -> dict[str, Any]:
         "in_flight_at_timeout": _in_flight(state),
         "sandbox_id": state.sandbox_id,
         "sandbox_kept": state.kept,
+        "agent_settings": _settings(state),
         "proxy": {"received": report.received, "recorded": report.recorded} if report else None,
     }
 
@@ -159,6 +160,12 @@ def _ordered(state: RolloutState) -> bool | None:
         elif name == "verifier":
             verdicts.append(agent_ended is not None and agent_ended <= start)
     return all(verdicts) if verdicts else None
+
+
+def _settings(state: RolloutState) -> dict[str, Any] | None:
+    """Return whether the agent kept the settings it was launched with, the first prompt where it did not."""
+    found = [dict(outcome.settings) for outcome in state.outcomes if outcome.settings]
+    return next((each for each in found if not each["kept"]), found[-1] if found else None)
 
 
 def _in_flight(state: RolloutState) -> str | None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Healthcheck, Step
 
 _MISMATCH_GRACE_SEC = 5.0
+# An installation that is there already is found within that.
+_LOOKED_UP_SEC = 2.0
 
 
 async def run_rollout(
@@ -91,8 +93,7 @@ async def _drive(state: RolloutState) -> None:
     """Take a task through its steps in one sandbox."""
     cell = state.cell
     async with AsyncExitStack() as stack:
-        with state.phase("agent_setup"):
-            mounts = await cell.agent.install(cell.backend, cell.task, state.dir.agent_logs)
+        mounts = await _installed(state)
         with state.phase("environment_setup"):
             sandbox = await stack.enter_async_context(_sandbox(state, mounts))
             skills_dir = await bring_skills(cell.task, sandbox, cell.skill_mode)
@@ -109,6 +110,21 @@ async def _drive(state: RolloutState) -> None:
                 break
         with state.phase("artifacts"):
             state.warnings += await keep_artifacts(cell.task, sandbox, state.dir.artifacts, state.redactor)
+
+
+async def _installed(state: RolloutState) -> tuple[Mount, ...]:
+    """Install the agent; who watches hears of it when there is something to wait for."""
+    cell = state.cell
+    with state.phase("agent_setup", told=False):
+        work = asyncio.ensure_future(cell.agent.install(cell.backend, cell.task, state.dir.agent_logs))
+        try:
+            await asyncio.wait([work], timeout=_LOOKED_UP_SEC)
+            if state.watch and not work.done():
+                state.watch("agent_setup")
+            return await work
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
 
 
 async def _prepare(state: RolloutState, step: Step, sandbox: Sandbox) -> None:

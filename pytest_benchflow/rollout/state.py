@@ -100,9 +100,9 @@ class RolloutState:
             self.failure = Failure(self.redactor.text(message), category, details and self.redactor.text(details))
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time a phase; the seconds of one that comes several times add up."""
-        if self.watch:
+    def phase(self, name: str, *, told: bool = True) -> Iterator[None]:
+        """Time a phase; the seconds of one that comes several times add up. Who watches hears of it when `told`."""
+        if self.watch and told:
             self.watch(name)
         started_at = now()
         self.current = {"agent_execution": "agent", "verifier": "verifier"}.get(name, "harness")

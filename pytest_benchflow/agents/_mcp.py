@@ -1,0 +1,35 @@
+"""Tell an agent of a task's tool servers (MCP), in the words of the Agent Client Protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_benchflow.tasks.task import McpServer
+
+_HTTP = ("http", "streamable-http")
+
+
+def acp_servers(servers: Sequence[McpServer]) -> list[dict[str, Any]]:
+    """Return the servers as session/new lists them."""
+    return [_server(server) for server in servers]
+
+
+def not_taken(servers: Sequence[McpServer], capabilities: Any) -> McpServer | None:
+    """Return the first server of a transport that an agent does not say it takes; stdio is taken by every agent."""
+    said = capabilities.get("mcpCapabilities") if isinstance(capabilities, dict) else None
+    taken: Mapping[str, Any] = said if isinstance(said, dict) else {}
+    for server in servers:
+        if server.transport != "stdio" and taken.get("http" if server.transport in _HTTP else "sse") is not True:
+            return server
+    return None
+
+
+def _server(server: McpServer) -> dict[str, Any]:
+    if server.transport == "stdio":
+        return {"name": server.name, "command": server.command, "args": list(server.args), "env": []}
+    headers = [{"name": name, "value": value} for name, value in server.headers.items()]
+    kind = "http" if server.transport in _HTTP else "sse"
+    return {"type": kind, "name": server.name, "url": server.url, "headers": headers}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import mapping, sequence
 from pytest_benchflow.training.ready import calls_no_model
 from pytest_benchflow.training.row import Row, build_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 _Read = TypeVar("_Read")
@@ -37,6 +39,12 @@ def once(read: Callable[[Rollout], _Read]) -> Callable[[Rollout], _Read]:
         return found
 
     return kept
+
+
+@once
+def strange(rollout: Rollout) -> list[str]:
+    """Say what in the rollout's directory must not be read."""
+    return strange_files(rollout.dir)
 
 
 @once
@@ -120,7 +128,8 @@ def row_parts(rollout: Rollout) -> list[Part]:
     made = rebuilt(rollout).row
     twins = made["trajectory"]
     head = {key: value for key, value in row.items() if key != "trajectory"}
-    parts = [Part("results.jsonl", head, _without_copies(head, made))]
+    results = _results(made)
+    parts = [Part("results.jsonl", head, _without_copies(head, made, results))]
     known: list[Any] = []
     # The row keeps them alive, so that an id stays the message's.
     own = {id(message) for key in ("prompt", "completion") for message in sequence(row.get(key))}
@@ -130,14 +139,25 @@ def row_parts(rollout: Rollout) -> list[Part]:
         prompt = sequence(step.get("prompt"))
         repeated = len(known) if prompt[: len(known)] == known else 0
         whole = {**step, "prompt": [message for message in prompt[repeated:] if id(message) not in own]}
-        news = _without_copies(whole, twins[number]) if number < len(twins) else whole
+        news = _without_copies(whole, twins[number], results) if number < len(twins) else whole
         parts.append(Part(f"results.jsonl: trajectory[{number}]", whole, news))
         known = prompt
     return parts
 
 
-def _without_copies(part: dict[str, Any], twin: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of the row without what its twin in the rebuilt row holds too, of a list at its end."""
+def _results(row: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the messages with the results of tool calls in a rebuilt row, by the id of the call."""
+    messages = itertools.chain(row["prompt"], row["completion"])
+    return {message["tool_call_id"]: message for message in messages if message["role"] == "tool"}
+
+
+def _without_copies(
+    part: dict[str, Any], twin: dict[str, Any], results: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a part of the row without what its twin in the rebuilt row holds too, of a list at its end.
+
+    Of messages that other tools put together in their own way the results of calls, which are long, are left out.
+    """
     news = part.copy()
     for key in _COPIED:
         if key in part:
@@ -146,6 +166,9 @@ def _without_copies(part: dict[str, Any], twin: dict[str, Any]) -> dict[str, Any
                 theirs = theirs[len(theirs) - len(mine) :]
             if mine == theirs:
                 del news[key]
+            elif key in ("prompt", "completion") and isinstance(mine, list):
+                twins = (results.get(str(mapping(message).get("tool_call_id"))) for message in mine)
+                news[key] = [message for message, copy in zip(mine, twins, strict=True) if message != copy]
     return news
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.checks._evidence import RebuiltRollout, is_ours, rebuilt, the_row, uses_model
-from pytest_benchflow.records.files import strange_files
+from pytest_benchflow.checks._evidence import RebuiltRollout, is_ours, rebuilt, strange, the_row, uses_model
 from pytest_benchflow.records.journal import read_json, read_lines, read_records
 from pytest_benchflow.records.values import integer, mapping, number
 
@@ -21,8 +20,8 @@ _IDENTITY = ("task_name", "rollout_name", "agent")
 @check()
 def check_files_are_plain(rollout: Rollout) -> None:
     """The rollout's files are its own: no link leads out of it, and none is a pipe or a device."""
-    strange = strange_files(rollout.dir)
-    assert not strange, "; ".join(strange)
+    refused = strange(rollout)
+    assert not refused, "; ".join(refused)
 
 
 @check()
@@ -155,8 +154,8 @@ def check_tool_calls_counted(rollout: Rollout) -> None:
         f"result.json: n_tool_calls is {count!r}, not a count"
     )
     assert count >= 0, f"result.json: n_tool_calls is {count}"
-    made = _calls_with_results(rollout)
-    assert count or not made, f"result.json: n_tool_calls is 0, though the model's tool calls got {made} results"
+    made = _calls_with_results(rollout) if not count else 0
+    assert not made, f"result.json: n_tool_calls is 0, though the model's tool calls got {made} results"
 
 
 def _calls_with_results(rollout: Rollout) -> int:
@@ -176,5 +175,5 @@ def _present(path: Path) -> None:
     assert path.is_file(), f"{path.parent.name}/{path.name} is missing"
     with path.open("rb", buffering=0) as file:
         # What is in it is judged where it is parsed: here one piece with something in it is enough.
-        filled = any(piece.strip() for piece in iter(lambda: file.read(65536), b""))
+        filled = any(not piece.isspace() for piece in iter(lambda: file.read(4096), b""))
     assert filled, f"{path.parent.name}/{path.name} is empty"

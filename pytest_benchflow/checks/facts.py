@@ -18,6 +18,8 @@ _ENDS = re.compile(
     r"(?:(?:agent_|session_)?(?:timeout|crash(?:ed)?|killed|oom|budget\w*|max_turn\w*|max_token\w*)|"
     r"(?:agent|session)_error)\Z"
 )
+# What most events are, none of them an end.
+_STEPS = ("tool_call", "tool_call_update", "agent_message", "agent_thought")
 _BOX = r"(?:sandbox|container|workspace|vm|pod)"
 _WENT = r"(?:deleted|removed|destroyed|evicted|terminated|lost)"
 _LOST = re.compile(
@@ -64,10 +66,11 @@ def check_end_is_told(rollout: Rollout) -> None:
     if result.get("error") or result.get("error_category"):
         return
     for line, event in enumerate(rollout.events, 1):
-        if event.get("phase") in ("verifier", "harness"):
+        kind = event.get("type")
+        if kind in _STEPS or event.get("phase") in ("verifier", "harness"):
             continue
-        kind = str(event.get("type"))
-        reason = str(event.get("stop_reason") or event.get("reason") or "") if kind in ("stop", "agent_stop") else kind
+        stops = kind in ("stop", "agent_stop")
+        reason = str(event.get("stop_reason") or event.get("reason") or "") if stops else str(kind)
         assert not _ENDS.match(reason.lower()), (
             f"acp_trajectory.jsonl:{line} says that the agent ended with {reason}, and result.json has no error"
         )

@@ -25,7 +25,7 @@ _LONGEST = 1 << 20
 def check_verifier_could_start(rollout: Rollout) -> None:
     """A reward of 0 is that of tests which ran, not of a verifier that could not install or start them."""
     for place, reward in _scored(rollout):
-        failed = reward is not None and reward <= 0
+        failed = reward is not None and reward <= 0 and place.is_dir()
         dead = dead_bootstrap(place, TaskText(asked=_asked(rollout))) if failed else None
         assert dead is None, f"the verifier could not start its tests, so that its reward says nothing: {dead}"
 
@@ -41,6 +41,8 @@ def check_reward_is_the_verifiers(rollout: Rollout) -> None:
 
 def _written(place: Path) -> float | None:
     """Return the reward in a verifier's reward.json, else in its reward.txt; None when none can be read there."""
+    if not place.is_dir():
+        return None
     structured, plain = (_text(place / name) for name in ("reward.json", "reward.txt"))
     try:
         if structured is not None:

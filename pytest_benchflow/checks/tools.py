@@ -52,10 +52,12 @@ def _of_step(
 
     A step that has no list of its own has the row's, in a row of ours; other tools' steps then say nothing.
     """
-    index = mapping(step.get("extras")).get("exchange_index")
-    records = rebuilt(rollout).records
     tools = _tools(step) if "tool_defs" in step or "tools" in step else default
-    if tools is None or not isinstance(index, int) or not 0 <= index < len(records):
+    index = mapping(step.get("extras")).get("exchange_index")
+    if tools is None or not isinstance(index, int):
+        return None
+    records = rebuilt(rollout).records
+    if not 0 <= index < len(records):
         return None
     offered = records[index].tools
     key = id(tools), id(offered)

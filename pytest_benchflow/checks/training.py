@@ -172,10 +172,10 @@ def _say_differently(fresh: dict[str, Any], stored: dict[str, Any], _keys: tuple
 def _says_the_same(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:
     if mine == theirs:
         return True
-    (words, calls), (other_words, other_calls) = _said(mine), _said(theirs)
-    if _is_redacted(theirs):
-        return True
-    return words == other_words and len(calls) == len(other_calls) and all(map(_same_call, calls, other_calls))
+    calls, others = _calls(mine), _calls(theirs)
+    same = len(calls) == len(others) and all(map(_same_call, calls, others))
+    same = same and (mine["content"] == theirs.get("content") or _words(mine) == _words(theirs))
+    return same or _is_redacted(theirs)
 
 
 def _same_call(mine: tuple[Any, Any, Any], theirs: tuple[Any, Any, Any]) -> bool:
@@ -186,11 +186,15 @@ def _same_call(mine: tuple[Any, Any, Any], theirs: tuple[Any, Any, Any]) -> bool
     return (mine[0] == theirs[0] or bool(_MADE_ID.search(str(mine[0])))) and (named or mine[1:] == theirs[1:])
 
 
-def _said(message: dict[str, Any]) -> tuple[str, list[tuple[Any, Any, Any]]]:
-    """Return the words of a message and what it calls, whatever the spelling of either."""
+def _words(message: dict[str, Any]) -> str:
+    """Return what a message says, without the space between."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
-    words = "".join(str(mapping(part).get("text") or "") for part in parts)
+    return "".join("".join(str(mapping(part).get("text") or "") for part in parts).split())
+
+
+def _calls(message: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
+    """Return id, name and arguments of what a message calls, whatever the spelling of their JSON."""
     called = []
     for call in map(mapping, sequence(message.get("tool_calls"))):
         function = mapping(call.get("function"))
@@ -199,7 +203,7 @@ def _said(message: dict[str, Any]) -> tuple[str, list[tuple[Any, Any, Any]]]:
         with suppress(orjson.JSONDecodeError):
             arguments = orjson.loads(arguments or "{}") if isinstance(arguments, str) else arguments
         called.append((call.get("id"), function.get("name"), arguments))
-    return "".join(words.split()), called
+    return called
 
 
 def _is_redacted(message: dict[str, Any]) -> bool:
@@ -275,7 +279,8 @@ def _leaks(rollout: Rollout) -> Iterator[str]:
     for where, whole, news in parts:
         if leaked:
             yield from _banned(whole, where)
-        yield from _thoughts(news, where)
+        if any(_thoughts(news, where)):
+            yield from _thoughts(whole, where)
 
 
 def _holds_leak(values: list[Any]) -> bool:

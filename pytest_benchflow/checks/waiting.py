@@ -55,9 +55,9 @@ def check_no_completion_lost(rollout: Rollout) -> None:
     ends = terminal_tools(rollout.result, rollout.config)
     calls = {call.id for call in last.answer.tool_calls if call.name not in ends}
     shown = {str(event.get("tool_call_id") or event.get("toolCallId")) for event in rollout.events}
-    earlier = {call.id for exchange in policy if exchange.answer for call in exchange.answer.tool_calls} - calls
     if not calls or calls & shown:
         return
+    earlier = {call.id for exchange in policy if exchange.answer for call in exchange.answer.tool_calls} - calls
     if not earlier & shown:
         raise NotApplicableError("the agent's protocol has ids of its own for tool calls")
     left = _seconds_after(rollout, last)

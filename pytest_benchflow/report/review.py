@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.checks._baseline import SHIPPED
 from pytest_benchflow.checks._catalogue import skill_facts
 from pytest_benchflow.checks._check import Check, CheckReport, Finding, all_checks, run_checks
-from pytest_benchflow.checks._evidence import RebuiltRollout, rebuilt, uses_model
+from pytest_benchflow.checks._evidence import RebuiltRollout, rebuilt, strange, uses_model
 from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.audit import Audit, read_audit
-from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.find import find_missing, find_rollouts
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import integer, mapping, number, reward_of, sequence
@@ -123,9 +122,9 @@ def _reviewed(root: Path, checks: Mapping[str, Check], *, rebuild: bool) -> Revi
     if not root.is_dir():
         return _unread(root, ["the job planned this rollout, and nothing of it is here"], checks)
     rollout = RebuiltRollout(root) if rebuild else Rollout(root)
-    strange = strange_files(rollout.dir)
+    refused = strange(rollout)
     try:
-        return _unread(root, strange, checks) if strange else _read(rollout, checks)
+        return _unread(root, refused, checks) if refused else _read(rollout, checks)
     except OSError as error:
         return _unread(root, [f"{error.filename or root} cannot be read ({error.strerror})"], checks)
 

@@ -6,12 +6,12 @@ Most pytest sessions have nothing to do with tasks. Whatever only those others n
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import pytest_benchflow
 from pytest_benchflow import fixtures, hookspecs
 from pytest_benchflow.errors import BenchflowError, UnsupportedError
 from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, asks_for_rollout, parametrize_matrix
@@ -68,7 +68,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     """Complete the command line while it can still be changed, in sessions that may be about tasks."""
     known = early_config.known_args_namespace
     named = known.benchflow_agent or known.benchflow_model or getattr(known, "numprocesses", None)
-    named = named or known.benchflow_review or _lists_reviews(early_config)
+    named = named or known.benchflow_conformance or known.benchflow_review or _lists(early_config, "benchflow_review")
     here = early_config.invocation_params.dir
     if named or _inside(here / str(argument).partition("::")[0] for argument in known.file_or_dir or ("",)):
         from pytest_benchflow.collect.options import add_arguments
@@ -93,6 +93,16 @@ def pytest_configure(config: pytest.Config) -> None:
         reviews = make_reviews(config, _selection(config).settings)
         if reviews is not None:
             config.pluginmanager.register(reviews, "benchflow-reviews")
+    if _lists(config, "benchflow_conformance"):
+        from pytest_benchflow.collect.conformance import make_conformance
+
+        checks = make_conformance(config, _selection(config).settings, config.stash[RUNS].session)
+        config.pluginmanager.register(checks, "benchflow-conformance")
+    if config.option.benchflow_manifests is not None or _lists(config, "benchflow_manifests"):
+        from pytest_benchflow.collect.manifests import make_parity
+
+        parity = make_parity(config, _selection(config).settings, config.stash[RUNS].session)
+        config.pluginmanager.register(parity, "benchflow-parity")
     if getattr(config.option, "numprocesses", None) and _worker(config) is None and _selection(config).in_use:
         from pytest_benchflow.collect.interrupt import LocalWorkers
 
@@ -104,7 +114,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if RUNS in config.stash:
         config.stash[RUNS].close()
     offers = (getattr(config.hook, f"pytest_benchflow_{kind}").get_hookimpls() for kind in KINDS)
-    registry = sys.modules.get("pytest_benchflow.registry")
+    registry = getattr(pytest_benchflow, "registry", None)  # of most sessions nobody has imported it
     if registry is not None and (any(offers) or registry.declared()):
         registry.forget_registered()
 
@@ -150,9 +160,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     leads_workers = _distributes(config)
     if not leads_workers:
         runs.items = session.items
-    if any(hasattr(item, "cell") or asks_for_rollout(item) for item in session.items) or (
-        leads_workers and _selection(config).in_use
-    ):
+    if any(
+        hasattr(item, "cell") or hasattr(item, "capability") or asks_for_rollout(item) for item in session.items
+    ) or (leads_workers and (_selection(config).in_use or _lists(config, "benchflow_conformance"))):
         try:
             runs.open()
         except BenchflowError as error:
@@ -292,13 +302,15 @@ def _has_values(config: pytest.Config) -> bool:
 def _may_review(config: pytest.Config) -> bool:
     """Tell whether rollouts on disk may have been named: by the option, by the ini value or by an argument."""
     here, given = config.invocation_params.dir, config.args_source is pytest.Config.ArgsSource.ARGS
-    asked = config.option.benchflow_review or _lists_reviews(config)
-    return bool(asked) or (given and _inside(here / str(argument).partition("::")[0] for argument in config.args))
+    return _lists(config, "benchflow_review") or (
+        given and _inside(here / str(argument).partition("::")[0] for argument in config.args)
+    )
 
 
-def _lists_reviews(config: pytest.Config) -> bool:
+def _lists(config: pytest.Config, option: str) -> bool:
+    """Tell whether an option names anything, on the command line or in the ini file."""
     try:
-        return bool(config.getini("benchflow_review"))
+        return bool(getattr(config.known_args_namespace, option) or config.getini(option))
     except (TypeError, ValueError):
         return True  # who reads it says what is wrong
 

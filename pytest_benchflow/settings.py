@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SKILL_MODES = ("default", "with", "without", "both")
 GATES = ("health", "reward")
+PARITIES = ("bytes", "behaviour")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,22 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("review-rebuild", "bool", False, "review the row that the raw records give, not the one on disk"),
     Option("expect-commit", "str", None, "commit that each reviewed rollout must have been made from", metavar="SHA"),
+    Option(
+        "conformance",
+        "list",
+        (),
+        "agent to check: what it does with a scripted model, a client that refuses and cancels, and when it dies; a "
+        "name or a manifest file; repeat for more",
+        metavar="NAME",
+    ),
+    Option(
+        "manifests",
+        "str",
+        None,
+        "directory of others' agent manifests to compare with our catalogue, an item for each agent",
+        metavar="DIR",
+    ),
+    Option("parity", "str", "bytes", "what must be the same in manifests that are compared", PARITIES),
     Option("record", "bool", False, "write each healthy rollout's exchanges into its task's recorded/ directory"),
 )
 
@@ -121,6 +138,9 @@ class Settings:
     review: tuple[str, ...] = ()
     review_rebuild: bool = False
     expect_commit: str | None = None
+    conformance: tuple[str, ...] = ()
+    manifests: str | None = None
+    parity: str = "bytes"
     tasks: tuple[str, ...] = field(default=("tasks",))
 
 
@@ -170,6 +190,9 @@ def read_settings(
         review=raw["review"],
         review_rebuild=raw["review-rebuild"],
         expect_commit=raw["expect-commit"],
+        conformance=raw["conformance"],
+        manifests=raw["manifests"],
+        parity=raw["parity"],
         tasks=tuple(tasks),
     )
 

@@ -130,6 +130,10 @@ class ProbedAgent:
         self._scenario = scenario
         self._of_sandbox: set[str] = set()
 
+    def unsupported(self, task: Task) -> str | None:
+        """Return what the agent itself says."""
+        return self._inner.unsupported(task)
+
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
         """Install the agent as it is."""
         return await self._inner.install(backend, task, log_dir)

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow import __version__, registry
+from pytest_benchflow.catalog import command as agents
+from pytest_benchflow.catalog.directory import declare_agents
 from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
 from pytest_benchflow.exporters import _command as export
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
@@ -98,6 +100,10 @@ def parser() -> argparse.ArgumentParser:
     show.set_defaults(run=_show)
 
     _add_review_commands(commands)
+
+    parser = _described(commands.add_parser("agents", help=agents.HELP), agents.TEXT)
+    agents.add_arguments(parser)
+    parser.set_defaults(run=_agents)
 
     parser = _described(commands.add_parser("export", help=export.HELP), export.TEXT)
     export.add_arguments(parser)
@@ -288,6 +294,13 @@ def _audit(options: argparse.Namespace) -> int:
     return 0
 
 
+def _agents(options: argparse.Namespace) -> int:
+    lines, code = agents.run(options, _agent_state)
+    for line in lines:
+        print(printable(line))
+    return code
+
+
 def _export(options: argparse.Namespace) -> int:
     _register_installed("exporters")
     return export.run(options)
@@ -316,6 +329,7 @@ def _doctor(_options: argparse.Namespace) -> int:
         reason = backend.available()
         available += reason is None
         print(f"  {name}: {'available' if reason is None else f'not available: {printable(reason)}'}")
+    declare_agents()
     print("\nagents")
     for name in registry.names("agents"):
         print(f"  {name}: {one_line(_agent_state(name))}")

@@ -42,18 +42,25 @@ def declare(manifests: Mapping[str, Manifest]) -> None:
 
     Raises: UsageError naming each name that is another agent's; then none is added.
     """
+    if faults := [f"{manifests[name].file}: {text}" for name, text in taken(manifests)]:
+        raise UsageError("\n".join(faults))
+    _declared.update(manifests)
+
+
+def taken(manifests: Mapping[str, Manifest]) -> list[tuple[str, str]]:
+    """Return the manifests, by name, that claim a name of an agent here which they do not replace, with what to say."""
     kept = {name: name for name in names("agents") if name not in manifests or not _is_only_a_manifest(name)}
     kept |= {alias: name for alias, name in shipped_aliases().items() if name in kept}
-    faults = [
-        f"{manifest.file}: {name!r} is taken by {'' if kept[name] == name else 'an alias of '}the agent {kept[name]}, "
-        "which it does not replace; an agent's names and aliases must be its own"
+    return [
+        (
+            manifest.name,
+            f"{name!r} is taken by {'' if kept[name] == name else 'an alias of '}the agent {kept[name]}, "
+            "which it does not replace; an agent's names and aliases must be its own",
+        )
         for manifest in manifests.values()
         for name in dict.fromkeys((manifest.name, *manifest.aliases))
         if name in kept
     ]
-    if faults:
-        raise UsageError("\n".join(faults))
-    _declared.update(manifests)
 
 
 def declared() -> Mapping[str, Manifest]:

@@ -21,6 +21,11 @@ class Nop:
     uses_model = False
     api_dialect: str | None = None
 
+    def unsupported(self, task: Task) -> str | None:
+        """Run any task."""
+        del task
+        return None
+
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
         """Install nothing."""
         del backend, task, log_dir

@@ -28,6 +28,14 @@ class Oracle:
     uses_model = False
     api_dialect: str | None = None
 
+    def unsupported(self, task: Task) -> str | None:
+        """Return why there is nothing to run, None when each step of the task has a solution."""
+        missing = next((step for step in task.steps if _script(step) is None), None)
+        if missing is None:
+            return None
+        which = f"step {missing.name} of {task.name}" if missing.name else task.name
+        return f"{which} has no solution; oracle runs solution/{SCRIPT}, for example {task.path}/solution/{SCRIPT}"
+
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
         """Install nothing."""
         del backend, task, log_dir
@@ -35,13 +43,15 @@ class Oracle:
 
     async def run(self, context: AgentContext) -> AgentOutcome:
         """Run the step's solution as the agent's user. Raises: AgentError when there is none, SandboxError."""
-        solution = _solution(context.task, context.step)
+        solution = _script(next(step for step in context.task.steps if step.name == context.step))
+        if solution is None:
+            raise AgentError(str(self.unsupported(context.task)))
         target, sandbox = context.task.solution_target, context.sandbox
         context.events.append({"type": "user_message", "text": context.instruction})
-        await sandbox.upload(solution, target)
+        await sandbox.upload(solution.parent, target)
         try:
             done = await sandbox.exec(
-                [*interpreter(solution / SCRIPT), f"{target}/{SCRIPT}"],
+                [*interpreter(solution), f"{target}/{SCRIPT}"],
                 env={**context.env, **expand_env(context.task.solution_env, host_variable)},
                 cwd=sandbox.workdir,
                 user=context.user,
@@ -53,18 +63,8 @@ class Oracle:
         return _judge(context, done)
 
 
-def _solution(task: Task, name: str | None) -> Path:
-    step = next(step for step in task.steps if step.name == name)
-    return _has_script(task, step)
-
-
-def _has_script(task: Task, step: Step) -> Path:
-    if step.solution is None or not (step.solution / SCRIPT).is_file():
-        which = f"step {step.name} of {task.name}" if step.name else task.name
-        raise AgentError(
-            f"{which} has no solution; oracle runs solution/{SCRIPT}, for example {task.path}/solution/{SCRIPT}"
-        )
-    return step.solution
+def _script(step: Step) -> Path | None:
+    return step.solution / SCRIPT if step.solution and (step.solution / SCRIPT).is_file() else None
 
 
 def _keep(context: AgentContext, done: ExecResult) -> None:

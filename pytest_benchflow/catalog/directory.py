@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow import registry
-from pytest_benchflow.catalog.load import Manifest, load_manifest
+from pytest_benchflow.catalog.load import CONTRACT_FIELDS, Manifest, load_manifest, shipped
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.source import source_of
 from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 FILE_NAME = "manifest.toml"
 VARIABLE = "BENCHFLOW_AGENTS_DIR"
@@ -49,7 +49,7 @@ def read_directory(path: Path) -> Directory:
             manifests.append(load_manifest(file))
         except UsageError as error:
             faults.append(str(error))
-    faults += _collisions(manifests)
+    faults += [f"{manifest.file}: {text}" for manifest, text in collisions(manifests)]
     if faults:
         raise UsageError("\n".join(faults))
     if not manifests:
@@ -73,10 +73,19 @@ def declare_agents() -> Directory | None:
         return None
     try:
         directory = read_directory(Path(named))
-        registry.declare(directory.manifests)
+        registry.declare(others(directory.manifests))
     except UsageError as error:
         raise UsageError(f"{VARIABLE}: {error}") from None
     return directory
+
+
+def others(manifests: Mapping[str, Manifest]) -> dict[str, Manifest]:
+    """Return the manifests that are not the catalogue's own: the same contract means the same agent."""
+
+    def contract(manifest: Manifest | None) -> list[object]:
+        return [getattr(manifest, name, None) for name in CONTRACT_FIELDS]
+
+    return {name: each for name, each in manifests.items() if contract(each) != contract(shipped(name))}
 
 
 def manifest_files(path: Path) -> Iterator[Path]:
@@ -87,18 +96,18 @@ def manifest_files(path: Path) -> Iterator[Path]:
             yield Path(root, FILE_NAME)
 
 
-def _collisions(manifests: list[Manifest]) -> list[str]:
-    """Say for each name or alias that two manifests claim which files they are."""
+def collisions(manifests: Iterable[Manifest]) -> list[tuple[Manifest, str]]:
+    """Return each manifest that claims a name or alias of one before it, with what it claims and where the other is."""
     owners: dict[str, Manifest] = {}
-    faults = []
+    found = []
     for manifest in manifests:
         # An alias that repeats the agent's own name says nothing new.
         for name in dict.fromkeys((manifest.name, *manifest.aliases)):
             other = owners.setdefault(name, manifest)
             if other is not manifest:
-                here, there = f"{_claim(manifest, name)} in {manifest.file}", f"{_claim(other, name)} in {other.file}"
-                faults.append(f"{name!r} is {there} and {here}; an agent's names and aliases must be its own")
-    return faults
+                text = f"{name!r} is {_claim(manifest, name)} here and {_claim(other, name)} in {other.file}"
+                found.append((manifest, f"{text}; an agent's names and aliases must be its own"))
+    return found
 
 
 def _claim(manifest: Manifest, name: str) -> str:

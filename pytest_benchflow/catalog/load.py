@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow import registry
 from pytest_benchflow.errors import UsageError
-from pytest_benchflow.registry import canonical, declared, shipped_aliases
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -111,15 +111,15 @@ def find(name: str) -> Manifest | None:
 
     Raises: UsageError when it is not valid.
     """
-    base = canonical("agents", name).partition("@")[0]
-    return declared().get(base) or shipped(base)
+    base = registry.canonical("agents", name).partition("@")[0]
+    return registry.declared().get(base) or shipped(base)
 
 
 @cache
 def shipped(name: str) -> Manifest | None:
     """Return the catalogue's own manifest of that name or alias, as `find` does."""
     base = name.partition("@")[0]
-    file = _HERE / f"{shipped_aliases().get(base, base)}.toml"
+    file = _HERE / f"{registry.shipped_aliases().get(base, base)}.toml"
     return load_manifest(file) if file.is_file() else None
 
 

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow import registry
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_json
-from pytest_benchflow.registry import declared
 from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of
 from pytest_benchflow.report.summary import Summary, evidence_line
 from pytest_benchflow.report.table import line, table, wrapped
@@ -310,7 +310,7 @@ def header(settings: Settings) -> str:
     trials = f" · {settings.trials} trials" if settings.trials > 1 else ""
     place = f"{settings.sandbox} · {settings.jobs_dir / settings.job_name}"
     lines = [f"benchflow: {agents} · {models}{trials} · {one_line(place)}"]
-    theirs = ((name, declared().get(name.partition("@")[0])) for name in settings.agents)
+    theirs = ((name, registry.declared().get(name.partition("@")[0])) for name in settings.agents)
     lines += [f"benchflow: {one_line(name)} is that of {one_line(each.file)}" for name, each in theirs if each]
     return "\n".join(lines)
 

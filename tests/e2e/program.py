@@ -49,6 +49,9 @@ class ProgramAgent:
     def __init__(self, body: str) -> None:
         self._program = PROGRAM.format(body="\n".join("        " + line for line in body.splitlines()))
 
+    def unsupported(self, task: Task) -> str | None:  # noqa: ARG002
+        return None
+
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:  # noqa: ARG002
         return ()
 

@@ -24,6 +24,9 @@ class Writer:
     def __init__(self, name):
         self.name = name
 
+    def unsupported(self, task):
+        return None
+
     async def install(self, backend, task, log_dir):
         return ()
 

@@ -132,8 +132,8 @@ def test_two_of_one_name_are_refused_naming_both_files(bench: Bench, agents: Pat
     bench.refused(
         "tasks",
         "--benchflow-agent=courier",
-        says="'courier' is the name in agents/acp/courier/manifest.toml and the name in "
-        "agents/more/acp/courier/manifest.toml",
+        says="agents/more/acp/courier/manifest.toml: 'courier' is the name here and the name in "
+        "agents/acp/courier/manifest.toml",
     )
 
 

@@ -29,6 +29,9 @@ HERE = Path(__file__).parent
 class Looker:
     name, version, uses_model, api_dialect = "looker", "1", False, None
 
+    def unsupported(self, task):
+        return None
+
     async def install(self, backend, task, log_dir):
         return ()
 

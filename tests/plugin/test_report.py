@@ -193,6 +193,9 @@ def test_an_agent_that_runs_out_of_time_is_a_category_of_its_own(bench: Bench) -
         class Slow:
             name, version, uses_model, api_dialect = "slow", "1", False, None
 
+            def unsupported(self, task):
+                return None
+
             async def install(self, backend, task, log_dir):
                 return ()
 

@@ -48,8 +48,10 @@ def without(*keys: str) -> Fault:
 def test_healthy_rollout_passes_every_check(tmp_path: Path) -> None:
     report = review(write_rollout(tmp_path))
     assert not report.findings
-    # It has no verdict yet, asked for no effort, cost nothing, and had no skills.
-    assert set(report.not_applicable) == {"verdict_agrees", "effort_kept", "cost_known", "task_skills_loaded"}
+    # It has no verdict yet, asked for no effort, cost nothing, and had neither skills nor a file of settings.
+    assert set(report.not_applicable) == {
+        *("verdict_agrees", "effort_kept", "cost_known", "task_skills_loaded", "agent_settings_kept")
+    }
     assert {*report.ran, *report.not_applicable} == set(all_checks())
     assert verdict_of(report.findings, Rollout(tmp_path).result) == ("pass", None)
 

@@ -166,6 +166,16 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("no-transport", in_config(acp_transport=None), "transport_fits"),
     ("transport-nobody-knows", in_config(acp_transport="pigeon"), "transport_fits"),
     (
+        "settings-that-the-agent-replaced",
+        in_result(agent_settings={"file": "$HOME/.invented.json", "kept": False, "why": "the file is gone"}),
+        "agent_settings_kept",
+    ),
+    (
+        "settings-of-which-nobody-knows-whether",
+        in_result(agent_settings={"file": "$HOME/.invented.json", "kept": None, "why": None}),
+        "agent_settings_kept",
+    ),
+    (
         "a-cost-of-zero",
         rollout(result={"agent_result": {"cost_usd": 0.0, "price_source": None}}),
         "cost_is_no_guess",

@@ -27,7 +27,7 @@ from pytest_benchflow.settings import host_variable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pytest_benchflow.contracts import Backend
+    from pytest_benchflow.contracts import Agent, Backend
     from pytest_benchflow.tasks.task import Task
 
 EPILOG = """\
@@ -179,6 +179,7 @@ def _tasks_list(options: argparse.Namespace) -> int:
 
 def _tasks_check(options: argparse.Namespace) -> int:
     checked = wrong = odd = 0
+    oracle: Agent = registry.load("agents", "oracle", "agent")("oracle")
     for path, task, error in _loaded(options.path):
         checked += 1
         if task is None:
@@ -188,6 +189,9 @@ def _tasks_check(options: argparse.Namespace) -> int:
         odd += bool(task.warnings)
         for warning in task.warnings:
             print(f"{printable(path)}: warning: {printable(warning)}")
+        # No fault of the task: many benchmarks keep their solutions to themselves.
+        if reason := oracle.unsupported(task):
+            print(f"{printable(path)}: note: {printable(reason)}")
     warned = f", {odd} with warnings" if odd else ""
     print(f"{checked} task{'s' if checked != 1 else ''}, {wrong} with errors{warned}")
     return 1 if wrong or (odd and options.strict) else 0

@@ -51,6 +51,7 @@ def taken(manifests: Mapping[str, Manifest]) -> list[tuple[str, str]]:
     """Return the manifests, by name, that claim a name of an agent here which they do not replace, with what to say."""
     kept = {name: name for name in names("agents") if name not in manifests or not _is_only_a_manifest(name)}
     kept |= {alias: name for alias, name in shipped_aliases().items() if name in kept}
+    kept |= {alias: each.name for each in _declared.values() if each.name not in manifests for alias in each.aliases}
     return [
         (
             manifest.name,

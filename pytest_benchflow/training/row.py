@@ -92,7 +92,14 @@ def build_row(
 
 
 def terminal_tools(result: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[str]:
-    """Return the tools that end a task: `finish`, and what the agent's catalogue entry names."""
+    """Return the tools that end a task: `finish`, and what the agent's manifest names.
+
+    Of a manifest that others declared the rollout itself tells, wherever it is read.
+    """
+    theirs = config.get("agent_manifest")
+    if isinstance(theirs, dict):
+        named = theirs.get("terminal_tools")
+        return TERMINAL_TOOLS | {tool for tool in (named if isinstance(named, list) else ()) if isinstance(tool, str)}
     name = result.get("agent") or config.get("agent")
     if not isinstance(name, str) or not _PLAIN_NAME.match(name):
         return TERMINAL_TOOLS

@@ -1,8 +1,8 @@
 """Run launch commands inside a sandbox over a table of environments, and say what each did.
 
 Standard input is a JSON object: `scripts` by side, `rows` (each with `name`, `env` by side, `exit`, `bare`), `workdir`,
-`limit` in seconds. Standard output is one too: for each side, the outcome of each row. Programs that are not installed
-are found by tracing a run, and stubs stand in for them; each run begins with the same files.
+`limit` in seconds. Standard output is one too: `outcomes` by side and row, and `made`, the paths of stubs. What
+is not installed is found by tracing a run, and stubs stand in for it; each run begins with the same files.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ class Driver:
         self._path = os.environ["PATH"]
         self._bash = shutil.which("bash", path=self._path)
         self._kinds: dict[str, str] = {}
+        self.made: list[str] = []
         self.files = Files()
         self._stub = Path(__file__).with_name("stub.sh").read_text("utf-8")
         BIN.mkdir()
@@ -162,6 +163,7 @@ class Driver:
             if not missing:
                 return None
             for path, is_directory in missing.items():
+                self.made.append(str(path))
                 try:
                     path.mkdir(parents=True) if is_directory else self._write_stub(path)
                 except OSError as error:
@@ -331,4 +333,5 @@ def why_undecided(code: int | None, calls: list[dict[str, Any]], *, bare: bool) 
 
 
 if __name__ == "__main__":
-    json.dump(Driver(json.load(sys.stdin)).outcomes(), sys.stdout)
+    driver = Driver(json.load(sys.stdin))
+    json.dump({"outcomes": driver.outcomes(), "made": driver.made}, sys.stdout)

@@ -99,6 +99,14 @@ class Behaviour:
         return not self.drifts and not self.undecided
 
 
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What launch commands did: outcomes by side and by the name of a row, and the paths at which stubs were made."""
+
+    outcomes: Mapping[str, Mapping[str, Any]]
+    made: Sequence[str]
+
+
 async def compare_behaviour(
     here: Manifest, there: Manifest, backend: Backend, scratch: Path, rows: Sequence[Row] = ROWS
 ) -> Behaviour:
@@ -106,6 +114,14 @@ async def compare_behaviour(
 
     Raises: SandboxError, also where this machine cannot make the sandbox.
     """
+    launches = await launch({HERE: here, THERE: there}, backend, scratch, rows)
+    return judge({HERE: here.launch_cmd, THERE: there.launch_cmd}, launches)
+
+
+async def launch(
+    sides: Mapping[str, Manifest], backend: Backend, scratch: Path, rows: Sequence[Row] = ROWS
+) -> Launches:
+    """Run the launch commands of some sides in one sandbox, each with the same stubs. Raises: SandboxError."""
     task = _no_task(scratch)
     for reason in (backend.available(), backend.unsupported(task)):
         if reason:
@@ -118,44 +134,45 @@ async def compare_behaviour(
         raise SandboxError(str(error)) from None
     try:
         await sandbox.enter("agent", "none")
-        outcomes = await _run(sandbox, task, {HERE: here, THERE: there}, rows, scratch)
+        return await _run(sandbox, task, sides, rows, scratch)
     finally:
         await sandbox.stop()
-    return judge({HERE: here.launch_cmd, THERE: there.launch_cmd}, outcomes)
 
 
-def judge(scripts: Mapping[str, str], outcomes: Mapping[str, Mapping[str, Any]]) -> Behaviour:
-    """Compare what both sides did; the outcomes are by side and by the name of a row."""
+def judge(scripts: Mapping[str, str], launches: Launches) -> Behaviour:
+    """Compare what both sides did."""
+    here, there = (launches.outcomes[side] for side in (HERE, THERE))
     found: list[Drift] = []
     doubts: dict[str, None] = {}
     said: tuple[str, ...] = ()
-    for row in outcomes[HERE]:
-        one, other = outcomes[HERE][row], outcomes[THERE][row]
-        differing = drifts(row, one, other)
+    for row in here:
+        pair = ((HERE, here[row]), (THERE, there[row]))
+        differing = drifts(row, here[row], there[row])
         if differing and not said:
-            said = tuple(f"{side}: {each['stderr'].strip()}" for side, each in ((HERE, one), (THERE, other)))
+            said = tuple(f"{side}: {outcome['stderr'].strip()}" for side, outcome in pair)
         found += differing
-        doubts |= {
-            f"{side}, {row}: {why}": None for side, each in ((HERE, one), (THERE, other)) for why in each["undecided"]
-        }
+        doubts |= {f"{side}, {row}: {why}": None for side, outcome in pair for why in outcome["undecided"]}
     for side, script in scripts.items():
-        doubts |= {f"{side}: {why}": None for why in _out_of_reach(script, outcomes[side])}
-    return Behaviour(len(outcomes[HERE]), found, tuple(doubts), said)
+        doubts |= {f"{side}: {why}": None for why in _out_of_reach(script, launches.outcomes[side], launches.made)}
+    return Behaviour(len(here), found, tuple(doubts), said)
 
 
-def _out_of_reach(script: str, rows: Mapping[str, Any]) -> list[str]:
+def _out_of_reach(script: str, rows: Mapping[str, Any], made: Sequence[str]) -> list[str]:
     """Say what of a script no run has shown."""
     usual = rows.get(ROWS[0].name)
     if usual is not None and usual["exit"]:
         return [f"with all it asks for it ends with exit code {usual['exit']}: {usual['stderr'].strip()[-200:]}"]
     if not any(outcome["calls"] for outcome in rows.values()):
         return ["no program was started in any environment, and so no agent"]
-    seen = json.dumps([(outcome["calls"], outcome["files"]) for outcome in rows.values()], ensure_ascii=False)
+    shown = [(outcome["calls"], outcome["files"]) for outcome in rows.values()]
+    seen = json.dumps([shown, made], ensure_ascii=False)
     named = dict.fromkeys(path.rstrip("/.:") for path in _INSTALLED.findall(script))
     return [f"it depends on {path}, which only an installation has" for path in named if path not in seen]
 
 
-async def _run(sandbox: Sandbox, task: Task, sides: Mapping[str, Manifest], table: Sequence[Row], scratch: Path) -> Any:
+async def _run(
+    sandbox: Sandbox, task: Task, sides: Mapping[str, Manifest], table: Sequence[Row], scratch: Path
+) -> Launches:
     here = Path(__file__)
     await sandbox.upload(here.with_name("_launch_program.py"), _PROGRAM)
     await sandbox.upload(here.with_name("_stub.sh"), _STUB)
@@ -186,7 +203,7 @@ async def _run(sandbox: Sandbox, task: Task, sides: Mapping[str, Manifest], tabl
     job = {"scripts": scripts, "rows": rows, "workdir": sandbox.workdir, "limit": _RUN_SEC}
     done = await sandbox.exec(["python3", "-I", _PROGRAM], stdin=json.dumps(job).encode(), cwd="/", timeout=_ALL_SEC)
     try:
-        return json.loads(done.stdout)
+        return Launches(**json.loads(done.stdout))
     except ValueError:
         how = "took too long" if done.timed_out else f"ended with exit code {done.exit_code}"
         raise SandboxError(f"the launch commands could not be run: the driver {how}: {done.stderr[-600:]}") from None

@@ -42,38 +42,64 @@ def drifts(row: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> list[
         side, code = (HERE, codes[1]) if here["exit"] == 0 else (THERE, codes[0])
         loss = f"check dropped {side}: it goes on where the other stops with exit code {code}"
         return [Drift(row, "exit code", *codes, weakens=loss)]
-    found = []
-    one, other = dict(_facts(here, len(there["calls"]))), dict(_facts(there, len(here["calls"])))
-    for what in {**one, **other}:
-        if one.get(what) != other.get(what):
-            shown = _parted(one.get(what), other.get(what))
-            found.append(Drift(row, what, *shown, weakens=_loss(what, one.get(what), other.get(what))))
+    found = [*_other_calls(row, here, there)]
+    facts = [dict(_facts(outcome, other)) for outcome, other in ((here, there), (there, here))]
+    for what in {**facts[0], **facts[1]}:
+        one, other = (each.get(what) for each in facts)
+        if one != other:
+            found.append(Drift(row, what, *_parted(one, other), weakens=_loss(what, one, other)))
     return found
 
 
-def _facts(outcome: Mapping[str, Any], calls: int) -> Iterator[tuple[str, str | None]]:
-    """Yield what an outcome says, each under a name of its own; `calls` is how many the other side made."""
+def _other_calls(row: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[Drift]:
+    """Yield the drift of sides that start different numbers of programs."""
+    sides = {HERE: [call["argv"] for call in here["calls"]], THERE: [call["argv"] for call in there["calls"]]}
+    (shorter, few), (longer, many) = sorted(sides.items(), key=lambda item: len(item[1]))
+    if len(few) == len(many):
+        return
+    loss = None
+    if here["exit"] and few == many[: len(few)]:
+        loss = f"check dropped {longer}: it starts {len(many)} programs where the other stops after {len(few)}"
+    shown = {shorter: _commands(few), longer: _commands(many)}
+    yield Drift(row, "programs started", shown[HERE], shown[THERE], weakens=loss)
+
+
+def _commands(calls: list[list[str]]) -> str:
+    return "; ".join(_cut(" ".join(argv[:2]), 0) for argv in calls) or ABSENT
+
+
+def _facts(outcome: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Yield what an outcome says, each under a name of its own, as far as the other has anything to compare with."""
     yield "exit code", str(outcome["exit"])
     yield "standard output", outcome["stdout"] or None
-    for number, call in enumerate(outcome["calls"], 1):
-        yield f"call {number}, program", call["argv"][0]
-        yield f"call {number}, arguments", json.dumps(call["argv"][1:], ensure_ascii=False)
-        if number <= calls:
-            yield f"call {number}, working directory", call["cwd"]
-            yield f"call {number}, standard input", call["stdin"] or None
-            for name, value in call["env"].items():
-                yield f"call {number}, variable {name}", value
+    calls = outcome["calls"]
+    if len(calls) == len(other["calls"]):
+        for number, call in enumerate(calls, 1):
+            yield from _call_facts(f"call {number}", call)
+    elif calls and other["calls"] and not outcome["exit"]:
+        yield from _call_facts("last call", calls[-1])
     for path, file in sorted(outcome["files"].items()):
         if file is None:
             yield f"{path}, removed", "yes"
             continue
         yield f"{path}, kind", file["kind"]
+        if other["files"].get(path) is None:
+            continue
         yield f"{path}, mode", file["mode"]
         for key in ("link", "sha256"):
             if key in file:
                 yield f"{path}, {key}", file[key]
         if file.get("text") is not None:
             yield from _text_facts(path, file["text"])
+
+
+def _call_facts(name: str, call: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    yield f"{name}, program", call["argv"][0]
+    yield f"{name}, arguments", json.dumps(call["argv"][1:], ensure_ascii=False)
+    yield f"{name}, working directory", call["cwd"]
+    yield f"{name}, standard input", call["stdin"] or None
+    for variable, value in call["env"].items():
+        yield f"{name}, variable {variable}", value
 
 
 def _text_facts(path: str, text: str) -> Iterator[tuple[str, str | None]]:

@@ -81,6 +81,7 @@ class Conformance:
         self._config = config
         self._settings = settings
         self._found: dict[str, dict[str, dict[str, Any]]] = {}
+        self._tellers: dict[tuple[str, str], Capability] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
@@ -129,6 +130,12 @@ class Conformance:
             for line, colour in table_lines(agent, found, width):
                 terminalreporter.write_line(line, **colour)
         terminalreporter.write_line(os.path.relpath(self._file(), self._config.invocation_params.dir))
+
+    def teller(self, agent: Agent, reason: str, capability: Capability) -> Capability:
+        """Return the capability that tells why an agent could not be prompted: the first to ask with that reason."""
+        # What follows the first line is the end of a log, which differs from run to run.
+        head = reason.partition("\n")[0].partition("; log: ")[0]
+        return self._tellers.setdefault((agent.name, head), capability)
 
     def _tables(self) -> dict[str, list[dict[str, Any]]]:
         from pytest_benchflow.rollout.capabilities import CAPABILITIES
@@ -190,19 +197,23 @@ class CapabilityItem(pytest.Item):
 
     def runtest(self) -> None:
         """Judge the run."""
-        from pytest_benchflow.rollout.capabilities import Judgement, judge
+        from pytest_benchflow.rollout.capabilities import judge, never_prompted
 
         place = None
         try:
             evidence = self.parent.evidence()
-            found, place = judge(self.capability, evidence), evidence.path
+            (status, detail), reason, place = judge(self.capability, evidence), never_prompted(evidence), evidence.path
         except BenchflowError as error:
-            found = Judgement("not supported", f"it could not be run: {error}")
-        self._report(found.status, found.detail, place)
-        if found.status == "not applicable":
-            pytest.skip(f"does not apply: {found.detail}")
-        if found.status == "not supported":
-            self._fail(found.detail, place)
+            status, detail = "not supported", f"it could not be run: {error}"
+            reason = detail
+        if reason is not None:
+            teller = self.parent.checks.teller(self.parent.agent, reason, self.capability)
+            detail = detail if teller is self.capability else f"for the same reason as {teller.name}"
+        self._report(status, detail, place)
+        if status == "not applicable":
+            pytest.skip(f"does not apply: {detail}")
+        if status == "not supported":
+            self._fail(detail, place)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Return the agent and the capability as the title of a failure."""

@@ -39,11 +39,19 @@ class Capability:
 
 def judge(capability: Capability, evidence: Evidence) -> Judgement:
     """Say whether a run shows that its agent has a capability."""
-    if evidence.seen is None:
-        return _no(f"its run broke off: {evidence.error}")
-    if not any(event["type"] == "user_message" for event in evidence.events):
-        return _no(f"it was not ready for a prompt: {_end(evidence, evidence.seen)}")
+    reason = never_prompted(evidence)
+    if reason is not None or evidence.seen is None:
+        return _no(str(reason))
     return capability.judge(evidence, evidence.seen)
+
+
+def never_prompted(evidence: Evidence) -> str | None:
+    """Say why a run never came to its prompt, which is no capability's own fault; None when it did."""
+    if evidence.seen is None:
+        return f"its run broke off: {evidence.error}"
+    if any(event["type"] == "user_message" for event in evidence.events):
+        return None
+    return f"it was not ready for a prompt: {_end(evidence, evidence.seen)}"
 
 
 def _yes(detail: str = "") -> Judgement:

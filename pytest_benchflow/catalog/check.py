@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ def check(path: Path) -> Checked:
     files = [path] if path.is_file() else list(manifest_files(path))
     if not files:
         raise UsageError(f"{path} is no manifest and holds no {FILE_NAME}; name a file, or a directory that holds some")
-    checked = Checked(files, tuple(name for name in (*_SHELLS, "shellcheck") if shutil.which(name)))
+    checked = Checked(files, tuple(name for name in (*_SHELLS, "shellcheck") if _found(name)))
     read: list[Manifest] = []
     for file in files:
         try:
@@ -91,7 +92,7 @@ def _of_commands(manifest: Manifest, tools: tuple[str, ...]) -> Iterator[Finding
     for name in COMMANDS:
         command: str = getattr(manifest, name)
         for shell in (each for each in tools if each in _SHELLS):
-            done = _run([shell, "-n"], command)
+            done = _run([_found(shell) or shell, "-n"], command)
             if done.returncode != 0:
                 yield Finding(manifest.file, "error", f"{name}: {shell} -n: {done.stderr.strip()}")
         if "shellcheck" in tools:
@@ -100,6 +101,11 @@ def _of_commands(manifest: Manifest, tools: tuple[str, ...]) -> Iterator[Finding
                 level: Level = "error" if said["level"] == "error" else "warning"
                 text = f"{name}, line {said['line']}: SC{said['code']} ({said['level']}): {said['message']}"
                 yield Finding(manifest.file, level, text)
+
+
+def _found(tool: str) -> str | None:
+    """Return where a tool is; the shell of the system is never missed."""
+    return shutil.which(tool) or (shutil.which(tool, path=os.defpath) if tool in _SHELLS else None)
 
 
 def _run(argv: list[str], text: str) -> subprocess.CompletedProcess[str]:

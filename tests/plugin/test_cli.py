@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tests.plugin.bench import Bench
 
 COMMANDS = [(), ("tasks",), ("tasks", "list"), ("tasks", "check"), ("new-task",), ("show",), ("doctor",)]
-COMMANDS += [("review",), ("rebuild",), ("audit",)]
+COMMANDS += [("review",), ("rebuild",), ("audit",), ("agents",)]
+COMMANDS += [("agents", action) for action in ("list", "show", "export", "check")]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words) or "top")

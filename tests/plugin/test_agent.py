@@ -109,3 +109,12 @@ def test_oracle_and_nop_gate_on_the_reward(bench: Bench, options: tuple[str, ...
     text = done.stdout.str()
     assert "the reference solution got reward 0, where it must get 1" in text
     assert "doing nothing got reward 1, where it must get less than 1" in text
+
+
+def test_oracle_is_skipped_where_a_task_keeps_its_solution_to_itself(bench: Bench) -> None:
+    task = bench.task()
+    (task / "solution/solve.sh").unlink()
+    done = bench.run("tasks", "--benchflow-agent=oracle", "--benchflow-agent=nop", "-m", "rollout", "-rs")
+    assert outcomes(done) == {"skipped": 1, "unsolved": 1}
+    done.stdout.fnmatch_lines(["SKIPPED * hello has no solution; oracle runs solution/solve.sh, for example *"])
+    assert [path.name for path in bench.rollouts()] == ["hello__nop__none__default__1"]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_benchflow.training.row import terminal_tools
 from tests.plugin.agentsdir import declare
-from tests.plugin.bench import outcomes
+from tests.plugin.bench import TASK_TOML, outcomes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,14 @@ def test_an_agent_of_others_is_installed_and_run_under_its_name_or_alias(bench: 
     assert bench.config(rollout)["agent"] == "courier"
     assert bench.result(rollout)["rewards"] == {"reward": 1.0}
     digests = json.loads((rollout.parent / "job.json").read_text())["digests"]
-    assert digests["agents"] == {"courier": hashlib.sha256(file.read_bytes()).hexdigest()}
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert digests["agents"] == {"courier": sha256}
+    assert bench.config(rollout)["agent_manifest"] == {
+        "file": str(file),
+        "sha256": sha256,
+        "source": None,
+        "terminal_tools": [],
+    }
 
 
 def given(rollout: Path) -> dict[str, Any]:
@@ -135,6 +143,42 @@ def test_two_of_one_name_are_refused_naming_both_files(bench: Bench, agents: Pat
         says="agents/more/acp/courier/manifest.toml: 'courier' is the name here and the name in "
         "agents/acp/courier/manifest.toml",
     )
+
+
+def test_what_ends_its_work_is_known_without_its_manifest(
+    bench: Bench, agents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = declare(agents)
+    file.write_text(file.read_text() + '\n[host]\nterminal_tools = ["handed_over"]\n')
+    assert outcomes(bench.run("tasks", MODEL, "--benchflow-agent=post", "-m", "rollout")) == {"solved": 1}
+    monkeypatch.delenv("BENCHFLOW_AGENTS_DIR")
+    config = bench.config(bench.rollouts()[0])
+    assert {"handed_over", "finish"} <= terminal_tools({}, config)
+    assert "handed_over" not in terminal_tools({}, config | {"agent_manifest": None})
+    done = bench.run(f"--benchflow-review={bench.rollouts()[0]}")
+    done.stdout.fnmatch_lines(["1 rollout: 1 healthy, 0 unhealthy"])
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "counts"),
+    [
+        ((), "", {"errors": 1}),
+        (("--benchflow-agent-env=COURIER_TENANT=7",), "", {"solved": 1}),
+        ((), '[environment.env]\nCOURIER_TENANT = "7"\n', {"solved": 1}),
+    ],
+    ids=["missing", "from-the-user", "from-the-task"],
+)
+def test_a_variable_that_only_the_user_has_is_asked_for_before_anything_starts(
+    bench: Bench, agents: Path, options: tuple[str, ...], environment: str, counts: dict[str, int]
+) -> None:
+    bench.task(toml=TASK_TOML + environment)
+    declare(agents, requires_env=["COURIER_TENANT", "COURIER_API_KEY"])
+    done = bench.run("tasks", MODEL, "--benchflow-agent=courier", "-m", "rollout", *options)
+    assert outcomes(done) == counts, done.outlines
+    if not bench.rollouts():
+        text = done.stdout.str()
+        assert "the agent courier needs COURIER_TENANT, which the gateway does not supply; pass " in text
+        assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("made", [True, False], ids=["empty", "absent"])

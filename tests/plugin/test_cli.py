@@ -189,3 +189,12 @@ def test_a_reader_that_leaves_early_is_no_error(bench: Bench) -> None:
     os.close(writer)
     assert done.returncode == 0
     assert done.stderr == b""
+
+
+def test_tasks_check_notes_that_oracle_has_nothing_to_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    task = bench.task()
+    (task / "solution/solve.sh").unlink()
+    assert cli.main(["tasks", "check", "--strict", str(task)]) == 0
+    text = capsys.readouterr().out
+    assert f"{task}: note: hello has no solution; oracle runs solution/solve.sh" in text
+    assert "1 task, 0 with errors\n" in text

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 INSTALL_SEC = 900
-# Each one's dialect, the end of the paths it asks, and where its request names the effort.
+# Each one's dialect, and the end of the paths it asks.
 AGENTS = {
     "opencode": ("chat", "/chat/completions"),
     "gemini": ("generateContent", ":streamGenerateContent"),
@@ -133,7 +133,6 @@ def test_an_agent_overcomes_a_failure_with_its_skills_at_the_effort_it_was_asked
             bodies = [json.loads(request.body) for request in made.upstream.requests]
             assert len(bodies) >= len(turns) - len(TITLES)
             for body in bodies:
-                # Gemini asks its side questions, and no others, at an effort of its own.
                 assert effort_sent(name, body).lower() == effort
             assert any("How invented ledgers are read." in json.dumps(body) for body in bodies)
             messages = [event["text"] for event in made.events("agent_message")]
@@ -185,9 +184,12 @@ def test_opencode_is_installed_and_works_where_there_is_no_python_and_no_node(
     for tool in TOOLS:
         (tools / tool).write_text(f'#!/bin/sh\nexec {shutil.which(tool)} "$@"\n')
     (task / "environment/Dockerfile").write_text(BARE)
-    lacking = shell("opencode", "python3 -V; python -V; node -v; echo 42 > /app/answer")
-    turns = [{"text": "Lacking.", "calls": [{"name": lacking.name, "arguments": dict(lacking.arguments)}]}]
-    turns = [{"text": "T", "match": "You are a title generator"}, *turns, {"text": "Done."}]
+    step = {"command": "python3 -V; python -V; node -v; echo 42 > /app/answer", "description": "a step"}
+    turns: list[dict[str, Any]] = [
+        {"text": "A title", "match": "You are a title generator"},
+        {"text": "I write it.", "calls": [{"name": "bash", "arguments": step}]},
+        {"text": "It is written."},
+    ]
     script = tmp_path / "model.json"
     script.write_text(json.dumps({"turns": turns}))
     # An installation of its own: that of the cache may have been made where there was a Python.
@@ -199,3 +201,13 @@ def test_opencode_is_installed_and_works_where_there_is_no_python_and_no_node(
     said = (rollouts["opencode"] / "trajectory/acp_trajectory.jsonl").read_text()
     for program in ("python3", "python", "node"):
         assert f"{program}: command not found" in said
+
+
+def test_an_effort_that_an_agent_cannot_ask_for_is_a_usage_error(machine: Machine, tmp_path: Path) -> None:
+    asked = ["tasks/csv-report", "--benchflow-agent=gemini", "--benchflow-reasoning-effort=max", "-k", "rollout"]
+    session = machine.pytest(*asked, f"--benchflow-jobs-dir={tmp_path}", cwd=ROOT)
+    output, _ = session.communicate(timeout=60)
+    assert session.returncode == 1
+    sentence = "the agent gemini can ask its model for minimal, low, medium, high"
+    assert f"--benchflow-reasoning-effort is 'max'; {sentence}" in output
+    assert list(tmp_path.glob("*/*/trajectory")) == []

@@ -56,6 +56,15 @@ class Launched:
         return (tomllib if path.suffix == ".toml" else json).loads(path.read_text())
 
 
+def first_byte_limit(agent: str, launched: Launched) -> Any:
+    """Return the milliseconds that an agent was told to wait for an answer to begin."""
+    if agent == "opencode":
+        return launched.file(".config/opencode/opencode.json")["provider"]["benchflow"]["options"]["headerTimeout"]
+    if agent == "codex-acp":
+        return launched.file(".codex/config.toml")["model_providers"]["benchflow"]["stream_idle_timeout_ms"]
+    return int(launched.environment["API_TIMEOUT_MS"])
+
+
 def manifest(agent: str) -> Manifest:
     found = shipped(agent)
     assert found is not None
@@ -158,16 +167,7 @@ def test_a_limit_in_seconds_is_given_in_milliseconds(
 ) -> None:
     launched = launch(agent, **GIVEN, LLM_TIMEOUT=given)
     assert (launched.code, launched.stderr) == (0, "")
-    found = {
-        "opencode": lambda: launched.file(".config/opencode/opencode.json")["provider"]["benchflow"]["options"][
-            "headerTimeout"
-        ],
-        "claude-agent-acp": lambda: int(launched.environment["API_TIMEOUT_MS"]),
-        "codex-acp": lambda: launched.file(".codex/config.toml")["model_providers"]["benchflow"][
-            "stream_idle_timeout_ms"
-        ],
-    }
-    assert found[agent]() == milliseconds
+    assert first_byte_limit(agent, launched) == milliseconds
 
 
 @pytest.mark.parametrize("agent", ["opencode", "claude-agent-acp", "codex-acp"])

@@ -1,4 +1,5 @@
-"""Write what follows from the code: options into README.md, checks into checks.md and the list of shipped checks.
+"""Write what follows from the code: options into README.md, checks into checks.md and the list of shipped checks, and
+capabilities into conformance.md.
 
     python docs/make_tables.py
 
@@ -11,6 +12,7 @@ import re
 from pathlib import Path
 
 from pytest_benchflow.checks._check import all_checks
+from pytest_benchflow.rollout.capabilities import CAPABILITIES
 from pytest_benchflow.settings import OPTIONS
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +38,15 @@ def checks_table() -> str:
     return "\n".join(rows)
 
 
+def capabilities_table() -> str:
+    """Return every capability that a conformance check looks at, and whether it is required."""
+    rows = ["| capability | scenario | the agent | |", "|---|---|---|---|"]
+    for each in CAPABILITIES:
+        need = "required" if each.required else "reported"
+        rows.append(f"| `{each.name}` | `{each.scenario}` | {each.claim} | {need} |")
+    return "\n".join(rows)
+
+
 def baseline() -> str:
     """Return the names of the shipped checks as Python text."""
     names = "".join(f'    "{name}",\n' for name in sorted(all_checks()))
@@ -52,4 +63,5 @@ def write(page: Path, mark: str, table: str) -> None:
 if __name__ == "__main__":
     write(ROOT / "README.md", "options", options_table())
     write(ROOT / "docs" / "checks.md", "checks", checks_table())
+    write(ROOT / "docs" / "conformance.md", "capabilities", capabilities_table())
     SHIPPED.write_text(SHIPPED.read_text(encoding="utf-8").partition("SHIPPED = (")[0] + baseline() + "\n", "utf-8")

@@ -49,6 +49,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     [
         pytest.param("README.md", "options", "options_table", id="options"),
         pytest.param("docs/checks.md", "checks", "checks_table", id="checks"),
+        pytest.param("docs/conformance.md", "capabilities", "capabilities_table", id="capabilities"),
     ],
 )
 def test_table_is_what_the_code_says(page: str, mark: str, make: str) -> None:

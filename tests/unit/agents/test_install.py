@@ -56,6 +56,15 @@ def test_rollouts_that_start_together_share_one_installation(cache: Path, tmp_pa
     assert logs == ["installing\n"]
 
 
+def test_an_image_with_a_user_of_its_own_installs_agents_all_the_same(cache: Path, tmp_path: Path) -> None:
+    image = make_task(tmp_path / "task") / "environment/Dockerfile"
+    image.parent.mkdir()
+    image.write_text("FROM debian:12\nUSER nobody\n")
+    ((mount,),) = asyncio.run(run(tmp_path, manifest('touch "$HOME/here" /opt/benchflow/there')))
+    assert sorted(path.name for path in mount.source.rglob("*here")) == ["here", "there"]
+    assert directories(cache) == [mount.source.name]
+
+
 def test_another_command_is_another_installation(cache: Path, tmp_path: Path) -> None:
     asyncio.run(run(tmp_path, manifest(COUNTING)))
     asyncio.run(run(tmp_path, manifest(COUNTING + " ")))

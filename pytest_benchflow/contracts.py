@@ -152,7 +152,7 @@ class Endpoint(Protocol):
 
     @property
     def open_requests(self) -> tuple[str, ...]:
-        """Return the ids of the requests that have no answer yet."""
+        """Return the ids of the requests that have no answer yet, without those the agent gave up for another try."""
 
     async def port(self) -> int:
         """Return a loopback TCP port of the host on which this endpoint listens."""
@@ -175,7 +175,7 @@ class EndpointReport:
     recorded: int
     mismatch: str | None = None  # the first replay difference, when a recording did not fit
     warnings: tuple[str, ...] = ()
-    in_flight: tuple[str, ...] = ()  # request ids still open when it was closed
+    in_flight: tuple[str, ...] = ()  # the requests without an answer when it was closed
 
 
 @dataclass(frozen=True, slots=True)

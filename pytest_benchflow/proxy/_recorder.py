@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.rundir import RunDir
 
 
+# A client's next request may be seen before the end of the connection that it left.
+_SLACK_SEC = 1.0
+
+
 @dataclass(slots=True)
 class Exchange:
     """One request and what became of it."""
@@ -34,6 +38,7 @@ class Exchange:
     error: dict[str, str] | None = None
     stream: bool = False
     client_gone: bool = False
+    gone_at: float | None = None  # as `begun`: when its client left
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
@@ -57,7 +62,8 @@ class Recorder:
         self._prefix = secrets.token_hex(4)
         self._journal = Journal(rundir.llm)
         self._pending = Journal(rundir.llm_pending)
-        self._open: set[str] = set()
+        self._open: dict[str, Exchange] = {}
+        self._latest: Exchange | None = None
         self._backlog: list[bytes] = []
 
     @property
@@ -67,15 +73,15 @@ class Recorder:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Return the ids of the exchanges that have not ended."""
-        return tuple(sorted(self._open))
+        """Return the ids of the exchanges that have not ended, without those given up for a later request."""
+        return tuple(sorted(each.request_id for each in self._open.values() if not self._given_up(each)))
 
     def receive(self, method: str, path: str) -> Exchange:
         """Count a request; from here on it must end as one line."""
         seq = self.received
         self.received += 1
         exchange = Exchange(f"{self._prefix}-{seq:06d}", seq, method, self._redactor.text(path))
-        self._open.add(exchange.request_id)
+        self._open[exchange.request_id] = self._latest = exchange
         return exchange
 
     def begin(self, exchange: Exchange, raw: bytes, body: bytes | None) -> bytes:
@@ -93,6 +99,13 @@ class Recorder:
         self._note_request(exchange, b"", None)
         self._note_pending(exchange)
 
+    def _given_up(self, exchange: Exchange) -> bool:
+        """Tell whether a client left and asked again, or something else: nobody waits for that answer."""
+        later = self._latest
+        if exchange.gone_at is None or later is None or later.seq <= exchange.seq:
+            return False
+        return later.begun > exchange.gone_at - _SLACK_SEC
+
     def _note_pending(self, exchange: Exchange) -> None:
         line = b'{"request":' + exchange.request + b',"metadata":' + dumps({"started_seq": exchange.seq}) + b"}"
         try:
@@ -104,7 +117,7 @@ class Recorder:
         """Write the exchange's line. What the disk refuses is tried again, now, later and at the close."""
         if exchange.request_id not in self._open:
             return
-        self._open.discard(exchange.request_id)
+        del self._open[exchange.request_id]
         if not exchange.request:
             self._note_request(exchange, b"", None)
         before = self._redactor.count

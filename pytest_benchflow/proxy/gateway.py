@@ -96,7 +96,7 @@ class GatewayEndpoint:
 
     @property
     def open_requests(self) -> tuple[str, ...]:
-        """Return the ids of the requests that have no answer yet."""
+        """Return the ids of the requests that have no answer yet, without those the agent gave up for another try."""
         return self._recorder.open
 
     async def port(self) -> int:
@@ -191,7 +191,7 @@ class GatewayEndpoint:
             # The exchange outlives its client: the server cancels this handler when the client leaves.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            exchange.client_gone = True
+            exchange.client_gone, exchange.gone_at = True, time.monotonic()
             if not self._drain:
                 task.cancel()
             raise

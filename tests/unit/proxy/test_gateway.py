@@ -405,6 +405,36 @@ def test_an_endpoint_closed_in_the_middle_records_what_was_open(tmp_path: Path) 
     run(work())
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["for-good", "for-another-try"])
+def test_a_request_that_its_client_gave_up_is_open_until_it_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr("pytest_benchflow.proxy.gateway._CLOSING_GRACE_SECONDS", 0.1)
+
+    async def work() -> None:
+        rundir = RunDir(tmp_path).create()
+        upstream = ScriptedUpstream([ScriptTurn(hang=True), ScriptTurn(text="hello")])
+        endpoint = await Gateway().open(rundir=rundir, upstream=upstream, redactor=Redactor(), model="m")
+        url = f"http://127.0.0.1:{await endpoint.port()}{CHAT}"
+        headers = {"api-key": endpoint.token}
+        async with aiohttp.ClientSession() as session:
+            impatient = asyncio.create_task(session.post(url, json=asking("x"), headers=headers))
+            await until(lambda: upstream.requests)
+            impatient.cancel()
+            await asyncio.wait([impatient])
+            if again:
+                async with session.post(url, json=asking("x"), headers=headers) as answer:
+                    assert answer.status == 200
+            assert len(endpoint.open_requests) == int(not again)
+            report = await endpoint.close()
+        assert (report.received, len(report.in_flight)) == (1 + again, int(not again))
+        errors = {record["metadata"]["started_seq"]: record["error"] for record in read_records(rundir.llm)}
+        assert errors[0]["type"] == "client_gone"
+        assert len(errors) == report.recorded == report.received
+
+    run(work())
+
+
 @pytest.mark.parametrize("hang", [False, True], ids=["answered", "hanging"])
 def test_a_request_that_races_with_the_close_is_one_line_or_none(tmp_path: Path, hang: bool) -> None:
     async def round_of(ticks: int, keys: int) -> None:

@@ -113,6 +113,13 @@ def the_row(rollout: Rollout) -> dict[str, Any]:
     return rollout.rows[0]
 
 
+def _ends(whole: Any, part: Any) -> bool:
+    """Tell whether a list is another one's end."""
+    if not isinstance(whole, list) or not isinstance(part, list) or len(part) > len(whole):
+        return False
+    return whole[len(whole) - len(part) :] == part
+
+
 class Part(NamedTuple):
     """The row without its steps, or a step; of a step's prompt only what no step before it and no row's message is."""
 
@@ -162,9 +169,7 @@ def _without_copies(
     for key in _COPIED:
         if key in part:
             mine, theirs = part[key], twin.get(key)
-            if isinstance(mine, list) and isinstance(theirs, list) and len(mine) < len(theirs):
-                theirs = theirs[len(theirs) - len(mine) :]
-            if mine == theirs:
+            if mine == theirs or _ends(theirs, mine):
                 del news[key]
             elif key in ("prompt", "completion") and isinstance(mine, list):
                 twins = (results.get(str(mapping(message).get("tool_call_id"))) for message in mine)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from contextlib import suppress
@@ -111,19 +110,19 @@ def check_row_reward_agrees(rollout: Rollout) -> None:
 def check_messages_well_formed(rollout: Rollout) -> None:
     """Messages have a known role, one system message at most and first, and every result follows its call."""
     row = the_row(rollout)
-    steps = sequence(row.get("trajectory"))
     _listed("results.jsonl", row, required=True)
-    for number, step in enumerate(steps):
-        _listed(f"results.jsonl: trajectory[{number}]", mapping(step), required=False)
-    prompt, completion = _messages(row)
-    answered = any(mapping(message).get("role") == "assistant" for message in itertools.chain(prompt, completion))
+    conversations = list(_conversations(row))
+    for where, holder, _, _ in conversations:
+        _listed(where, holder, required=False)
+    _, _, prompt, completion = conversations[0]
+    answered = any(mapping(message).get("role") == "assistant" for message in [*prompt, *completion])
     ready = mapping(row.get("info")).get("training_ready") is True
     assert answered or not ready, "results.jsonl: the row is ready for training, and holds no answer"
     tools = row.get("tool_defs", row.get("tools"))
     offers_tools = bool(tools) and tools != "[]"
     known: list[Any] = []
     called: set[str] = set()
-    for where, prompt, completion in _conversations(row):
+    for where, _, prompt, completion in conversations:
         # A step's prompt mostly repeats the one before it, which has been looked at.
         start = len(known) if prompt[: len(known)] == known else 0
         called = called if start else set()
@@ -218,12 +217,12 @@ def _listed(where: str, holder: dict[str, Any], *, required: bool) -> None:
         assert kept, f"{where}: {key} is a {type(value).__name__}, not a list of messages"
 
 
-def _conversations(row: dict[str, Any]) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """Yield prompt and completion of the row and of each step."""
-    yield "results.jsonl", *_messages(row)
+def _conversations(row: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], list[Any], list[Any]]]:
+    """Yield the row and each step with where it is, its prompt and its completion."""
+    yield "results.jsonl", row, *_messages(row)
     for number, step in enumerate(sequence(row.get("trajectory"))):
         if isinstance(step, dict):
-            yield f"results.jsonl: trajectory[{number}]", *_messages(step)
+            yield f"results.jsonl: trajectory[{number}]", step, *_messages(step)
 
 
 def _messages(holder: dict[str, Any]) -> tuple[list[Any], list[Any]]:

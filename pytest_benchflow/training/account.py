@@ -76,12 +76,15 @@ def effort_counts(
 
     Returns {asked, requests, requests_matching, responses_echoing}; the last two are null where no effort was asked.
     """
+    if not asked:
+        requests = sum(exchange.role == "policy" and exchange.dialect is not None for exchange in exchanges)
+        return {"asked": asked, "requests": requests, "requests_matching": None, "responses_echoing": None}
     found = list(policy_efforts(exchanges, records))
     return {
         "asked": asked,
         "requests": len(found),
-        "requests_matching": sum(same_effort(sent, asked) for _, sent, _ in found) if asked else None,
-        "responses_echoing": sum(same_effort(said, asked) for _, _, said in found) if asked else None,
+        "requests_matching": sum(same_effort(sent, asked) for _, sent, _ in found),
+        "responses_echoing": sum(same_effort(said, asked) for _, _, said in found),
     }
 
 

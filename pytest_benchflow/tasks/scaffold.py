@@ -31,7 +31,7 @@ network_mode = "no-network"
 [environment]
 network_mode = "no-network"
 cpus = 1
-memory_mb = 512
+memory_mb = 2048
 """
 
 _INSTRUCTION = """\

@@ -42,7 +42,8 @@ def judge(capability: Capability, evidence: Evidence) -> Judgement:
     reason = never_prompted(evidence)
     if reason is not None or evidence.seen is None:
         return _no(str(reason))
-    return capability.judge(evidence, evidence.seen)
+    status, detail = capability.judge(evidence, evidence.seen)
+    return Judgement(status, str(evidence.redact(detail)))
 
 
 def never_prompted(evidence: Evidence) -> str | None:
@@ -51,7 +52,7 @@ def never_prompted(evidence: Evidence) -> str | None:
         return f"its run broke off: {evidence.error}"
     if any(event["type"] == "user_message" for event in evidence.events):
         return None
-    return f"it was not ready for a prompt: {_end(evidence, evidence.seen)}"
+    return str(evidence.redact(f"it was not ready for a prompt: {_end(evidence, evidence.seen)}"))
 
 
 def _yes(detail: str = "") -> Judgement:

@@ -64,7 +64,8 @@ class Signs:
 
     def command(self, number: int) -> str:
         """Return a command that notes its number and prints `result(number)`, which its own text does not hold."""
-        return f"echo {number} >> '{self.log}'; echo $((41 + {number}))-{self.token}"
+        # No $(…) and the like: some agents refuse commands with substitutions.
+        return f"echo {number} >> '{self.log}'; printf '%d-{self.token}\\n' {hex(41 + number)}"
 
     def result(self, number: int) -> str:
         """Return what the command of that number prints."""
@@ -107,6 +108,7 @@ class Evidence:
     seen: Seen | None
     events: tuple[dict[str, Any], ...]
     messages: tuple[dict[str, Any], ...]  # of agent/jsonrpc.jsonl; none where the protocol is not spoken
+    redact: Callable[[Any], Any]  # for what is quoted of it
 
     @property
     def said(self) -> str:
@@ -126,6 +128,7 @@ class ProbedAgent:
         self.signs = Signs("probe" + secrets.token_hex(4), "")
         self.model = ProbeModel(lambda asked: scenario.answer(self.signs, asked))
         self.seen: Seen | None = None
+        self.redact: Callable[[Any], Any] = str
         self._inner = inner
         self._scenario = scenario
         self._of_sandbox: set[str] = set()
@@ -142,6 +145,7 @@ class ProbedAgent:
         """Run the agent, then look at what it left in its sandbox."""
         sandbox, scenario = context.sandbox, self._scenario
         self.signs = replace(self.signs, workdir=sandbox.workdir)
+        self.redact = context.redact
         self._of_sandbox = set((await _processes(sandbox)).values())
 
         async def midst() -> None:
@@ -227,6 +231,7 @@ def probe(session: RolloutSession, agent: Agent, scenario: Scenario, *, model: s
         seen=watched.seen,
         events=tuple(rollout.events),
         messages=_messages(rundir),
+        redact=watched.redact,
     )
 
 

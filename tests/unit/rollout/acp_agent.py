@@ -151,7 +151,8 @@ def turn(prompt: int, text: str) -> None:
             update("agent_message_chunk", content={"type": "text", "text": said[:65536] if "cuts" in FAULTS else said})
         send(id=prompt, result={"stopReason": "cancelled" if cancelled.is_set() else "end_turn"})
     except NoAnswerError as error:
-        send(id=prompt, error={"code": -32000, "message": str(error)})
+        key = os.environ["BENCHFLOW_PROVIDER_API_KEY"] if "tells-its-key" in FAULTS else "a key"
+        send(id=prompt, error={"code": -32000, "message": f"{error} with {key}"})
 
 
 def main() -> None:

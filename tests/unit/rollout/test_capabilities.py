@@ -157,6 +157,13 @@ def test_an_agent_that_cannot_be_launched_supports_nothing(run: Probe) -> None:
     assert judge(BY_NAME["text"], found) == ("not supported", "its run broke off: no such image")
 
 
+def test_what_is_quoted_of_an_agent_holds_no_secret(run: Probe) -> None:
+    found = run("model_error", "tells-its-key")
+    assert found.seen is not None
+    assert "with bf-" in str(found.seen.outcome.error)
+    assert "bf-" not in judge(BY_NAME["error_ends"], found).detail
+
+
 def test_a_probe_trains_no_model(run: Probe) -> None:
     row = (run("text").path / "results.jsonl").read_text()
     assert '"training_ready":false' in row.replace(" ", "")

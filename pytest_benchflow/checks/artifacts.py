@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
-from pytest_benchflow.checks._evidence import RebuiltRollout, is_ours, rebuilt, strange, the_row, uses_model
+from pytest_benchflow.checks._evidence import is_ours, rebuilt, strange, the_row, uses_model
 from pytest_benchflow.records.journal import read_json, read_lines, read_records
 from pytest_benchflow.records.values import integer, mapping, number
 
@@ -44,7 +44,8 @@ def check_llm_trajectory_readable(rollout: Rollout) -> None:
         # Nothing may be in it, but what is in it must be whole.
         assert not rollout.exchanges, f"{path.name}: {len(rollout.exchanges)} exchanges of an agent that has no model"
         return
-    _present(path)
+    if not rollout.exchanges:
+        _present(path)
     for index, record in enumerate(rollout.exchanges):
         request = record.get("request")
         assert isinstance(request, dict), f"{path.name}: exchange {index} has no request object"
@@ -60,7 +61,8 @@ def check_acp_trajectory_readable(rollout: Rollout) -> None:
     if not uses_model(rollout):
         list(rollout.events)
         return
-    _present(path)
+    if not rollout.events:
+        _present(path)
     agent_side = 0
     for line, event in enumerate(rollout.events, 1):
         assert isinstance(event.get("type"), str) and event["type"], f"{path.name}:{line}: an event without a type"
@@ -72,9 +74,9 @@ def check_acp_trajectory_readable(rollout: Rollout) -> None:
 def check_results_row_readable(rollout: Rollout) -> None:
     """results.jsonl holds exactly one row of strict JSON, and it is this task's."""
     path = rollout.dir.row
-    if not isinstance(rollout, RebuiltRollout):
-        _present(path)
     rows = rollout.rows
+    if not rows:
+        _present(path)
     assert len(rows) == 1, f"{path.name}: {len(rows)} rows, where a rollout has exactly one"
 
 

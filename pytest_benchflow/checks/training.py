@@ -317,7 +317,8 @@ def _thoughts(part: dict[str, Any], where: str) -> Iterator[str]:
     """Yield the places of messages that hold a model's reasoning, under a provider's own name for it."""
     for messages in _messages(part):
         for number, message in enumerate(map(mapping, messages)):
+            named = [] if REASONING_TEXTS.isdisjoint(message) else [k for k in REASONING_TEXTS if message.get(k)]
             kinds = (str(mapping(each).get("type")) for each in sequence(message.get("content")))
-            named = [key for key in REASONING_TEXTS if message.get(key)] + [k for k in kinds if k in REASONING_TYPES]
+            named += [kind for kind in kinds if kind in REASONING_TYPES]
             if named:
                 yield f"{where}: {named[0]} in messages[{number}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ TEXT = f"""\
 Look at agents: those of this package, and those of the directory that {VARIABLE} names, whose manifests
 take the place of this package's of the same names. Without an action: list."""
 
+# Of a description that is a page long, its beginning.
+_WIDTH = 110
 _ACTIONS = {
     "list": "List the agents that --benchflow-agent takes, with versions, aliases, wire format and whether installed.",
     "show": "Print an agent's manifest, and where it was read.",
@@ -80,7 +83,8 @@ def _listed_lines(name: str, state: Callable[[str], str]) -> list[str]:
         f"speaks {manifest.spoken_protocol}",
         *([f"from {manifest.file}"] if name in registry.declared() else []),
     ]
-    return [f"{name}: {manifest.description or '(no description)'}", f"  {' · '.join(facts)}"]
+    about = textwrap.shorten(manifest.description, _WIDTH, placeholder=" …") or "(no description)"
+    return [f"{name}: {about}", f"  {' · '.join(facts)}"]
 
 
 def _shown_lines(name: str) -> list[str]:

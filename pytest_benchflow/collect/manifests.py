@@ -191,9 +191,9 @@ class ParityItem(pytest.Item):
         else:
             self._fail(lines)
 
-    def reportinfo(self) -> tuple[Path, int | None, str]:
+    def reportinfo(self) -> tuple[Path, int, str]:
         """Return the agent as the title of a failure."""
-        return self.path, None, self.nodeid
+        return self.path, 0, self.nodeid
 
     def _fail(self, lines: list[str]) -> None:
         pytest.fail(printable("\n".join(lines)), pytrace=False)

@@ -145,6 +145,8 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
     In a session that is not about tasks, values in the ini file are nobody's concern. Raises: pytest.UsageError.
     """
     _check_review(config)
+    if config.option.benchflow_parity and selection.settings.manifests is None:
+        raise pytest.UsageError("--benchflow-parity needs manifests to compare; pass --benchflow-manifests=DIR")
     if selection.in_use or config.option.benchflow_record:
         _check_record(selection.settings)
     if selection.in_use:

@@ -101,8 +101,9 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What launch commands did: outcomes by side and by the name of a row, and the paths at which stubs were made."""
+    """What launch commands did: outcomes by side and by the name of a row; `made` are the paths of stubs."""
 
+    rows: Sequence[Row]
     outcomes: Mapping[str, Mapping[str, Any]]
     made: Sequence[str]
 
@@ -145,16 +146,17 @@ def judge(scripts: Mapping[str, str], launches: Launches) -> Behaviour:
     found: list[Drift] = []
     doubts: dict[str, None] = {}
     said: tuple[str, ...] = ()
-    for row in here:
-        pair = ((HERE, here[row]), (THERE, there[row]))
-        differing = drifts(row, here[row], there[row])
+    for row in launches.rows:
+        pair = ((HERE, here[row.name]), (THERE, there[row.name]))
+        asked = row.effort or row.env.get("LLM_REASONING_EFFORT")
+        differing = drifts(row.name, here[row.name], there[row.name], effort=asked)
         if differing and not said:
             said = tuple(f"{side}: {outcome['stderr'].strip()}" for side, outcome in pair)
         found += differing
-        doubts |= {f"{side}, {row}: {why}": None for side, outcome in pair for why in outcome["undecided"]}
+        doubts |= {f"{side}, {row.name}: {why}": None for side, outcome in pair for why in outcome["undecided"]}
     for side, script in scripts.items():
         doubts |= {f"{side}: {why}": None for why in _out_of_reach(script, launches.outcomes[side], launches.made)}
-    return Behaviour(len(here), found, tuple(doubts), said)
+    return Behaviour(len(launches.rows), found, tuple(doubts), said)
 
 
 def _out_of_reach(script: str, rows: Mapping[str, Any], made: Sequence[str]) -> list[str]:
@@ -203,7 +205,7 @@ async def _run(
     job = {"scripts": scripts, "rows": rows, "workdir": sandbox.workdir, "limit": _RUN_SEC}
     done = await sandbox.exec(["python3", "-I", _PROGRAM], stdin=json.dumps(job).encode(), cwd="/", timeout=_ALL_SEC)
     try:
-        return Launches(**json.loads(done.stdout))
+        return Launches(table, **json.loads(done.stdout))
     except ValueError:
         how = "took too long" if done.timed_out else f"ended with exit code {done.exit_code}"
         raise SandboxError(f"the launch commands could not be run: the driver {how}: {done.stderr[-600:]}") from None

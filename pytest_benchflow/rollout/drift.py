@@ -34,8 +34,8 @@ class Drift:
         return [f"{self.row}: {self.what}", f"  here:  {self.here}", f"  there: {self.there}", *loss]
 
 
-def drifts(row: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Drift]:
-    """Return what differs between two outcomes of one environment."""
+def drifts(row: str, here: Mapping[str, Any], there: Mapping[str, Any], *, effort: str | None = None) -> list[Drift]:
+    """Return what differs between two outcomes of one environment, in which `effort` was asked for."""
     if (here["exit"] == 0) != (there["exit"] == 0):
         # All else follows from it: one went on, and the other did not.
         codes = (str(here["exit"]), str(there["exit"]))
@@ -47,7 +47,7 @@ def drifts(row: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> list[
     for what in {**facts[0], **facts[1]}:
         one, other = (each.get(what) for each in facts)
         if one != other:
-            found.append(Drift(row, what, *_parted(one, other), weakens=_loss(what, one, other)))
+            found.append(Drift(row, what, *_parted(one, other), weakens=_loss(what, one, other, effort)))
     return found
 
 
@@ -141,32 +141,45 @@ def _cut(text: str, at: int) -> str:
     return f"{'…' if start else ''}{visible(text[start:end]) or '(empty)'}{'…' if end < len(text) else ''}"
 
 
-def _loss(what: str, here: str | None, there: str | None) -> str | None:
+def _loss(what: str, here: str | None, there: str | None, effort: str | None) -> str | None:
     """Name what is weaker on which side, None when nothing is known to be."""
     name = what.rpartition(", ")[2]
     if name == "mode" and here is not None and there is not None:
         return _wider(int(here, 8), int(there, 8))
     if name in ("arguments", "text", "standard input"):
-        efforts, limits = (_word_rank(here), _word_rank(there)), (_named_limit(here), _named_limit(there))
-        said = [
-            _lower(noun, *pair)
-            for noun, pair in (("effort", efforts), ("timeout", limits))
-            if pair != (None, None) and pair[0] != pair[1]
-        ]
+        efforts, limits = (_named_effort(here), _named_effort(there)), (_named_limit(here), _named_limit(there))
+        said = [_less_effort(*efforts, effort), _less_time(*limits) if limits != (None, None) else None]
         return "; ".join(filter(None, said)) or None
     if _EFFORT.search(name):
-        return _lower("effort", _rank(here), _rank(there))
+        return _less_effort(_word(here), _word(there), effort)
     if _TIMEOUT.search(name):
-        return _lower("timeout", _number(here), _number(there))
+        return _less_time(_number(here), _number(there))
     return None
 
 
-def _lower(noun: str, here: float | None, there: float | None) -> str | None:
+def _less_effort(here: str | None, there: str | None, asked: str | None) -> str | None:
+    """Compare two efforts with the one that was asked for, and with each other where none was.
+
+    An effort that nobody asked for may be left out: what is less than the model's own choice is not known.
+    """
+    lost = []
+    for side, own, other in ((HERE, here, there), (THERE, there, here)):
+        has, wanted = _rank(own), _rank(other if asked is None else asked)
+        if own in (asked, other):
+            continue
+        if has is not None and wanted is not None:
+            lost += [f"effort lowered {side}"] if has < wanted else []
+        elif asked is not None:
+            lost.append(f"effort dropped {side}")
+    return "; ".join(lost) or None
+
+
+def _less_time(here: float | None, there: float | None) -> str | None:
     if here is None and there is None:
-        return f"{noun} changed, and which is less is not known"
+        return "timeout changed, and which is less is not known"
     if here is None or there is None:
-        return f"{noun} dropped {HERE if here is None else THERE}"
-    return None if here == there else f"{noun} lowered {HERE if here < there else THERE}"
+        return f"timeout dropped {HERE if here is None else THERE}"
+    return None if here == there else f"timeout lowered {HERE if here < there else THERE}"
 
 
 def _wider(here: int, there: int) -> str | None:
@@ -176,15 +189,19 @@ def _wider(here: int, there: int) -> str | None:
     return None
 
 
-def _rank(text: str | None) -> float | None:
-    word = (text or "").strip('"').lower()
-    return float(_EFFORTS.index(word)) if word in _EFFORTS else None
+def _word(text: str | None) -> str | None:
+    """Return an effort as it stands in a variable or in JSON, None where there is none."""
+    return None if text is None or text in ("", "null") else text.strip('"').lower()
 
 
-def _word_rank(text: str | None) -> float | None:
-    """Return the rank of the first effort that a text names after the word."""
-    found = re.search(rf"(?:{_EFFORT.pattern})[\w-]*[\"'\s:=,]+({'|'.join(_EFFORTS)})\b", text or "", re.IGNORECASE)
-    return float(_EFFORTS.index(found[1].lower())) if found else None
+def _rank(effort: str | None) -> int | None:
+    return _EFFORTS.index(effort) if effort in _EFFORTS else None
+
+
+def _named_effort(text: str | None) -> str | None:
+    """Return the first effort that a text names after the word."""
+    found = re.search(rf"(?:{_EFFORT.pattern})[\w-]*[\"'\s:=,]+([a-z]+)", text or "", re.IGNORECASE)
+    return found[1].lower() if found else None
 
 
 def _named_limit(text: str | None) -> float | None:

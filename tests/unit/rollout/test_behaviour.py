@@ -108,7 +108,7 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> Launches:
 def judged(launches: Launches, name: str) -> Behaviour:
     outcomes = {HERE: launches.outcomes[HERE], THERE: launches.outcomes[name]}
     scripts = {HERE: LAUNCH, THERE: edited(*(SAME | DRIFT)[name][:2]).launch_cmd}
-    return judge(scripts, Launches(outcomes, launches.made))
+    return judge(scripts, Launches(launches.rows, outcomes, launches.made))
 
 
 @pytest.mark.parametrize("name", SAME)

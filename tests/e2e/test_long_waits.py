@@ -27,12 +27,30 @@ OPENHANDS = [
     ScriptTurn(calls=(Call("terminal", {**WRITE, "security_risk": "LOW", "summary": "Write the answer"}),)),
     ScriptTurn(calls=(Call("finish", {"message": "Done.", "summary": "Say that it is done"}),)),
 ]
+# Two of them ask for a title beside their work.
+TITLES = (
+    ScriptTurn(text="An answer", match="You are a title generator"),
+    ScriptTurn(text='{"title": "An answer"}', match="json_schema"),
+)
+
+
+def script(tool: str, arguments: dict[str, str]) -> list[ScriptTurn]:
+    """Return the answers of a model to an agent that ends its work with a sentence."""
+    return [ScriptTurn(calls=(Call(tool, arguments),)), ScriptTurn(text="Done.")]
+
+
+TOLD = {**WRITE, "description": "Write the answer"}
 # Their clients differ, and so does what they do while nothing comes.
 AGENTS = {
     "baseline": ("baseline", BASELINE, {"BENCHFLOW_STREAM": "0"}),
     "baseline-streamed": ("baseline", BASELINE, {"BENCHFLOW_STREAM": "1"}),
-    "openhands": ("openhands", OPENHANDS, {}),
+    "openhands": ("openhands", OPENHANDS, {"LLM_TIMEOUT": "115200"}),
+    "opencode": ("opencode", script("bash", TOLD), {}),
+    "gemini": ("gemini", script("run_shell_command", TOLD), {}),
+    "claude-agent-acp": ("claude-agent-acp", script("Bash", TOLD), {}),
+    "codex-acp": ("codex-acp", script("exec_command", {"cmd": WRITE["command"]}), {}),
 }
+NOT_STREAMED = ("baseline", "openhands")
 
 
 @pytest.mark.waits
@@ -44,7 +62,7 @@ def test_an_answer_withheld_for_long_arrives(make_task: MakeTask, tmp_path: Path
 
     async def work(case: str) -> Rollout:
         agent, (first, *rest), agent_env = AGENTS[case]
-        async with serving(ScriptedUpstream([replace(first, delay=seconds), *rest])) as url:
+        async with serving(ScriptedUpstream([replace(first, delay=seconds), *rest, *TITLES])) as url:
             config = RolloutConfig(
                 task=tasks[case],
                 agent=agent,
@@ -60,8 +78,9 @@ def test_an_answer_withheld_for_long_arrives(make_task: MakeTask, tmp_path: Path
 
     for case, rollout in zip(AGENTS, asyncio.run(all_at_once()), strict=True):
         assert rollout.verdict == "pass", (case, rollout.result)
-        # A client that gives up asks again: one exchange more.
-        assert [exchange["error"] for exchange in rollout.exchanges] == [None, None], case
-        assert rollout.exchanges[0]["duration_ms"] >= seconds * 1000, case
-        assert rollout.exchanges[0]["metadata"]["stream"] is (case == "baseline-streamed"), case
-        assert rollout.exchanges[0]["metadata"]["client_gone"] is False, case
+        # A request that offers no tools asks for a title. A client that gives up asks again: one exchange more.
+        answers = [exchange for exchange in rollout.exchanges if exchange["request"]["body"].get("tools")]
+        assert [exchange["error"] for exchange in answers] == [None, None], case
+        assert answers[0]["duration_ms"] >= seconds * 1000, case
+        assert answers[0]["metadata"]["stream"] is (case not in NOT_STREAMED), case
+        assert answers[0]["metadata"]["client_gone"] is False, case

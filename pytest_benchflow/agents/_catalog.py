@@ -32,7 +32,7 @@ if [ -d "$installed/.local/bin" ]; then
   mkdir -p "$HOME/.local/bin"
   for program in "$installed"/.local/bin/*; do
     link=$HOME/.local/bin/${{program##*/}}
-    [ -e "$link" ] || [ -L "$link" ] || ln -s "$program" "$link"
+    [ ! -e "$program" ] || [ -e "$link" ] || [ -L "$link" ] || ln -s "$program" "$link"
   done
 fi
 bring_home() {{

@@ -249,10 +249,11 @@ def _readable(rollout: Rollout, part: str) -> str | None:
 
 # By name: returns None when the evidence is there, else what is not.
 NEEDS: dict[str, Callable[[Rollout], str | None]] = {
+    # First, as a row may be one huge line: what was read before would add to the peak of memory.
+    "row": _need_row,
     "model": _need_model,
     "ours": _need_ours,
     "result": _need_result,
     "config": _need_config,
     "llm": _need_llm,
-    "row": _need_row,
 }

@@ -154,6 +154,10 @@ class Endpoint(Protocol):
     def open_requests(self) -> tuple[str, ...]:
         """Return the ids of the requests that have no answer yet, without those the agent gave up for another try."""
 
+    @property
+    def received(self) -> int:
+        """Return how many requests have come so far."""
+
     async def port(self) -> int:
         """Return a loopback TCP port of the host on which this endpoint listens."""
 
@@ -248,7 +252,8 @@ class AgentContext:
     skills_dir: str | None = None  # inside the sandbox; None: no skills in this rollout
     step: str | None = None
     redact: Callable[[Any], Any] = _as_it_is  # text or JSON value -> the same without secrets; for logs
-    busy: Callable[[], bool] = _never  # whether a model call is open: an agent that waits for its model is not idle
+    # Whether a model call is open, or has come since the last look: an agent that waits for its model is not idle.
+    busy: Callable[[], bool] = _never
     client: ClientPolicy = ClientPolicy()
 
 

@@ -99,6 +99,11 @@ class GatewayEndpoint:
         """Return the ids of the requests that have no answer yet, without those the agent gave up for another try."""
         return self._recorder.open
 
+    @property
+    def received(self) -> int:
+        """Return how many requests have come so far."""
+        return self._recorder.received
+
     async def port(self) -> int:
         """Return a loopback TCP port of the host on which this endpoint listens."""
         if self._port is None:

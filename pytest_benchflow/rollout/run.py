@@ -188,13 +188,27 @@ async def _work(
         skills_dir=skills_dir,
         step=step.name,
         redact=state.redactor.value,
-        busy=lambda: endpoint is not None and bool(endpoint.open_requests),
+        busy=_asking(endpoint),
     )
     outcome = await _unless_mismatched(state.cell.agent.run(context), endpoint)
     if endpoint and endpoint.mismatch:
         state.outcomes.append(outcome)
         raise ReplayMismatchError(f"a request differs from the recording: {endpoint.mismatch}")
     state.agent_ended(outcome, limits)
+
+
+def _asking(endpoint: Endpoint | None) -> Callable[[], bool]:
+    """Return what tells whether the model is being asked, or was since the last look: a short call may be over."""
+    known = 0
+
+    def asking() -> bool:
+        nonlocal known
+        if endpoint is None:
+            return False
+        before, known = known, endpoint.received
+        return known != before or bool(endpoint.open_requests)
+
+    return asking
 
 
 async def _unless_mismatched(work: Coroutine[Any, Any, AgentOutcome], endpoint: Endpoint | None) -> AgentOutcome:

@@ -131,6 +131,10 @@ class EchoEndpoint:
     def open_requests(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def received(self) -> int:
+        return 0
+
     async def close(self) -> EndpointReport:
         for server in self._servers:
             server.close()

@@ -96,6 +96,8 @@ def ask(messages: list[dict[str, Any]]) -> dict[str, Any]:
         except urllib.error.HTTPError:
             if "hangs-after-an-error" in FAULTS:
                 hang()
+            if "is-patient" in FAULTS:
+                time.sleep(2)
         except (OSError, NoAnswerError):
             pass
     raise NoAnswerError("no answer")

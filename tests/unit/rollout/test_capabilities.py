@@ -135,6 +135,13 @@ def test_an_agent_without_tools_can_be_cancelled_and_crash_too(run: Probe) -> No
         assert judged(run, capability, "toolless").status == "supported"
 
 
+def test_an_agent_that_goes_on_asking_does_not_hang(run: Probe) -> None:
+    found = run("model_error", "is-patient")
+    assert found.seen is not None
+    assert found.seen.seconds > 5  # longer than an idle agent may be silent to its client
+    assert judge(BY_NAME["error_ends"], found).status == "supported"
+
+
 @pytest.mark.parametrize(
     ("seen", "says"),
     [

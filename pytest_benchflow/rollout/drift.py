@@ -170,7 +170,7 @@ def _less_effort(here: str | None, there: str | None, asked: str | None) -> str 
         if has is not None and wanted is not None:
             lost += [f"effort lowered {side}"] if has < wanted else []
         elif asked is not None:
-            lost.append(f"effort dropped {side}")
+            lost.append(f"effort {'dropped' if own is None else 'changed'} {side}")
     return "; ".join(lost) or None
 
 

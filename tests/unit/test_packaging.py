@@ -21,7 +21,11 @@ LOCK = ROOT / "requirements" / "ci.txt"
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 DEV: list[str] = PYPROJECT["project"]["optional-dependencies"]["dev"]
 LOCKED_FOR: list[str] = [*PYPROJECT["project"]["dependencies"], *DEV, *PYPROJECT["build-system"]["requires"]]
-SHIPPED = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "pytest_benchflow").rglob("*.toml"))
+SHIPPED = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "pytest_benchflow").rglob("*.*")
+    if path.suffix in (".json", ".sh", ".toml")
+)
 
 
 def pins() -> dict[str, Version]:

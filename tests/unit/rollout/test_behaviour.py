@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_benchflow.catalog.compare import HERE, THERE
 from pytest_benchflow.catalog.load import Manifest, shipped
+from pytest_benchflow.rollout import behaviour
 from pytest_benchflow.rollout.behaviour import ROWS, Behaviour, Launches, Row, compare_behaviour, judge, launch
 from pytest_benchflow.sandboxes.local import backend
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 # Checks, a file of settings, variables, a login and an agent: what real launch commands are made of.
 LAUNCH = """\
@@ -36,6 +39,7 @@ export COURIER_WORK="$work" COURIER_BANNER=0
 cd "$dir/share"
 exec ../bin/courier acp --model "$BENCHFLOW_PROVIDER_MODEL" --request-timeout 600
 """
+STUB = Path(behaviour.__file__).with_name("_stub.sh")
 MAPPING = {"BENCHFLOW_PROVIDER_BASE_URL": "COURIER_URL", "BENCHFLOW_PROVIDER_API_KEY": "COURIER_KEY"}
 NAMES = ("the usual", "no key", "LLM_TIMEOUT=soon", "effort max", "quotes in the key", "programs that fail")
 FEW = [row for row in ROWS if row.name in NAMES]
@@ -202,6 +206,14 @@ def test_programs_are_found_in_every_way_that_a_shell_calls_them(tmp_path: Path)
     again = tmp_path / "again"
     again.mkdir()
     assert compared(again, manifest(launch), manifest(launch + "\n"), FEW[:1]).same
+
+
+@pytest.mark.parametrize("checker", [["sh", "-n"], ["dash", "-n"], ["shellcheck"]], ids=" ".join)
+def test_the_stub_is_sound_posix_sh(checker: list[str]) -> None:
+    if shutil.which(checker[0]) is None:
+        pytest.skip(f"{checker[0]} is not installed")
+    done = subprocess.run([*checker, STUB], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_whole_table_finds_what_only_odd_values_show(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Parity:
         """Add an item for each agent, before anything is selected."""
         node: ParityNode = ParityNode.from_parent(session, name="parity", nodeid="parity")
         node.parity = self
-        items += node.collect()
+        items += session.genitems(node)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note which agents were compared, in whichever process."""

@@ -58,6 +58,7 @@ def fields_given() -> list[Any]:
 def test_what_export_writes_is_green(bench: Bench) -> None:
     assert bench.pytester.run(sys.executable, "-m", "pytest_benchflow", "agents", "export", "agents").ret == 0
     done = bench.run("--benchflow-manifests=agents", "-v")
+    done.stdout.fnmatch_lines([f"collect* {len(NAMES)} items"])
     assert done.ret == 0
     assert outcomes(done) == {"passed": len(NAMES)}
     assert [line.split()[0] for line in done.outlines if "PASSED" in line] == [

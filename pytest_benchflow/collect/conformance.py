@@ -94,6 +94,7 @@ class Conformance:
                     session, name=scenario, nodeid=f"conformance/{name}/{scenario}"
                 )
                 node.checks, node.agent = self, agent
+                node.extra_keyword_matches.add(name)
                 report = session.ihook.pytest_make_collect_report(collector=node)
                 session.ihook.pytest_collectreport(report=report)
                 items += report.result

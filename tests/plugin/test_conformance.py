@@ -111,6 +111,8 @@ def test_agents_of_a_directory_and_of_hooks_are_checked_by_name(bench: Bench, mo
     assert "conformance/invented/stream_cut::cut_ends" in ids
     assert "conformance/mine/crash::crash_leaves_nothing" in ids
     assert len(ids) == 2 * 17
+    chosen = bench.ids("--benchflow-conformance=invented", "--benchflow-conformance=mine", "-k", "mine and crash")
+    assert chosen == ["conformance/mine/crash::crash_leaves_nothing"]
 
 
 def test_a_path_is_collected_too(bench: Bench) -> None:

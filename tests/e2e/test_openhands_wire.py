@@ -1,0 +1,182 @@
+"""What the real OpenHands puts on the wire for each reasoning effort, by the names of models, and for Azure.
+
+One start of the agent serves all: its settings are written anew, by its own launch_cmd, before each session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow.agents._catalog import agent
+from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from tests.contracts.agentrig import rig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_benchflow.contracts import ModelRequest, Process
+    from tests.contracts.agentrig import Rig
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", None)
+# Beside its settings the launch only starts a CLI: here one that ends at once.
+STUB = """\
+mkdir -p /tmp/stub/venv/bin
+ln -s "$BENCHFLOW_AGENT_DIR/venv/bin/python" /tmp/stub/venv/bin/python
+printf '#!/bin/sh\\n' >/tmp/stub/venv/bin/openhands
+chmod +x /tmp/stub/venv/bin/openhands
+"""
+ANSWER_SEC = 120
+
+
+class Client:
+    """A client that takes its agent through many sessions."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._last = 0
+        self._read = b""
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a request and return its result. Raises: AssertionError on an error."""
+        self._last += 1
+        message = {"jsonrpc": "2.0", "id": self._last, "method": method, "params": params}
+        await self._process.write(json.dumps(message).encode() + b"\n")
+        while True:
+            line = await asyncio.wait_for(self._line(), ANSWER_SEC)
+            if line.startswith(b"{") and (answer := json.loads(line)).get("id") == self._last:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+
+    async def _line(self) -> bytes:
+        while b"\n" not in self._read:
+            read = await self._process.read()
+            assert read, "the agent is gone"
+            self._read += read
+        line, _, self._read = self._read.partition(b"\n")
+        return line
+
+
+class Speaker:
+    """The agent, ready for session after session."""
+
+    def __init__(self, made: Rig, client: Client, env: Mapping[str, str]) -> None:
+        self._made = made
+        self._client = client
+        self._env = {**env, "BENCHFLOW_AGENT_DIR": "/tmp/stub"}
+
+    async def session(self, **env: str) -> ModelRequest:
+        """Write the settings of an environment, prompt once, and return the one request that the model got."""
+        asked = self._made.upstream.requests
+        before = len(asked)
+        launched = await self._made.sandbox.exec(
+            ["sh", "-c", agent("openhands").manifest.launch_cmd], env=self._env | env
+        )
+        assert launched.exit_code == 0, launched.stderr
+        made = await self._client.ask("session/new", cwd=self._made.sandbox.workdir, mcpServers=[])
+        prompt = [{"type": "text", "text": "Go."}]
+        await self._client.ask("session/prompt", sessionId=made["sessionId"], prompt=prompt)
+        assert len(asked) == before + 1
+        return asked[-1]
+
+
+async def drain(process: Process) -> None:
+    """Read an agent's stderr to its end."""
+    while await process.read_stderr():
+        pass
+
+
+def efforts_of(request: ModelRequest) -> dict[str, Any]:
+    """Return all of a body that is about efforts."""
+    body = json.loads(request.body)
+    return {key: value for key, value in body.items() if "effort" in key or "reasoning" in key}
+
+
+TYPED = {effort: {"reasoning_effort": effort} for effort in ("none", "low", "medium", "high", "xhigh")}
+NESTED = {effort: {"reasoning": {"effort": effort}} for effort in TYPED}
+EXTRA = {"minimal": {"reasoning_effort": "minimal"}, "max": {"reasoning": {"effort": "max"}}}
+ALL_ON_CHAT = {**TYPED, **EXTRA}
+ALL_ON_RESPONSES = {**NESTED, **EXTRA}
+AZURE = "/v1/openai/deployments/{}/chat/completions?api-version=2024-12-01-preview"
+AZURE_RESPONSES = "/v1/openai/responses?api-version=2024-12-01-preview"
+
+
+def without(sent: dict[str, Any], *lost: str) -> dict[str, Any]:
+    """Return what is sent where LiteLLM knows, or believes, that the model takes no such typed effort."""
+    return {effort: {} if effort in lost else body for effort, body in sent.items()}
+
+
+# By the model's name: the path, and what of each effort is sent there.
+WIRES: dict[str, tuple[str, dict[str, Any]]] = {
+    "openai/o3": ("/v1/chat/completions", ALL_ON_CHAT),
+    "openai/scripted-1": ("/v1/chat/completions", ALL_ON_CHAT),
+    "openai/gpt-5-mini": ("/v1/responses", without(ALL_ON_RESPONSES, "none", "xhigh")),
+    "openai/gpt-5-invented": ("/v1/responses", ALL_ON_RESPONSES),
+    "azure/o3": (AZURE.format("o3"), ALL_ON_CHAT),
+    "azure/deployed": (AZURE.format("deployed"), without(ALL_ON_CHAT, *TYPED)),
+    "azure/gpt-5.1": (AZURE_RESPONSES, without(ALL_ON_RESPONSES, "xhigh")),
+}
+OTHER_VERSION = {"LLM_MODEL": "azure/o3", "LLM_API_VERSION": "2025-04-01-preview"}
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str | None], ModelRequest]:
+    """Return the request by model and effort; ("azure", None) is one with another version of Azure's API."""
+    finish = ScriptTurn(calls=(Call("finish", {"message": "Done.", "summary": "Say so"}),), repeat=True)
+    found: dict[tuple[str, str | None], ModelRequest] = {}
+
+    async def work() -> None:
+        openhands = agent("openhands")
+        async with rig(tmp_path_factory.mktemp("wire"), agent=openhands, turns=[finish]) as made:
+            env = openhands.environment(made.make_context())
+            stubbed = await made.sandbox.exec(["sh", "-c", STUB], env=env)
+            assert stubbed.exit_code == 0, stubbed.stderr
+            process = await made.sandbox.spawn(["sh", "-c", openhands.manifest.launch_cmd], env=env)
+            try:
+                client = Client(process)
+                # It says so much there that it would be held up before long.
+                drained = asyncio.create_task(drain(process))
+                await client.ask("initialize", protocolVersion=1, clientCapabilities={})
+                speaker = Speaker(made, client, env)
+                for model in WIRES:
+                    for effort in EFFORTS:
+                        asked = {"LLM_REASONING_EFFORT": effort} if effort else {}
+                        found[model, effort] = await speaker.session(LLM_MODEL=model, **asked)
+                found["azure", None] = await speaker.session(**OTHER_VERSION)
+            finally:
+                await process.kill()
+            await drained
+
+    asyncio.run(work())
+    return found
+
+
+@pytest.mark.parametrize("model", WIRES)
+def test_each_effort_is_sent_as_written_down_here(sent: dict[tuple[str, str | None], ModelRequest], model: str) -> None:
+    path, expected = WIRES[model]
+    assert {sent[model, effort].path for effort in EFFORTS} == {path}
+    assert {effort: efforts_of(sent[model, effort]) for effort in expected} == expected
+    # Where none is asked for, the SDK asks for one of its own, by the same way.
+    assert efforts_of(sent[model, None]) == expected["high"]
+
+
+@pytest.mark.parametrize("model", WIRES)
+def test_no_request_asks_for_another_effort_than_the_one_asked_for(
+    sent: dict[tuple[str, str | None], ModelRequest], model: str
+) -> None:
+    """What the review reads is the effort asked for, or none where it was lost on the way; max never is."""
+    for effort in EFFORTS[:-1]:
+        request = sent[model, effort]
+        dialect = dialect_for(request.path)
+        assert dialect is not None
+        read = dialect.effort(json.loads(request.body))
+        assert read == (effort if WIRES[model][1][effort] else None), effort
+        assert effort != "max" or read == "max"
+
+
+def test_the_version_of_azures_api_is_the_one_given(sent: dict[tuple[str, str | None], ModelRequest]) -> None:
+    assert sent["azure", None].path.endswith("?api-version=2025-04-01-preview")

@@ -143,7 +143,8 @@ class Conformance:
 
         return {
             agent: [found[each.name] for each in CAPABILITIES if each.name in found]
-            for agent, found in self._found.items()
+            for agent in self.agents
+            if (found := self._found.get(agent))
         }
 
     def _file(self) -> Path:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from pytest_benchflow.agents._catalog import agent
+from pytest_benchflow.agents._install import agent_dir
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.proxy.script import Call, ScriptTurn
 from tests.contracts.agentrig import rig
@@ -19,7 +21,7 @@ from tests.contracts.agentrig import rig
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_benchflow.contracts import ModelRequest, Process
+    from pytest_benchflow.contracts import ExecResult, ModelRequest, Process
     from tests.contracts.agentrig import Rig
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", None)
@@ -31,6 +33,8 @@ printf '#!/bin/sh\\n' >/tmp/stub/venv/bin/openhands
 chmod +x /tmp/stub/venv/bin/openhands
 """
 ANSWER_SEC = 120
+SDK = "1.21.0"
+CHECK = Path(__file__).parents[2] / ".ci" / "settings.py"
 
 
 class Client:
@@ -123,16 +127,25 @@ WIRES: dict[str, tuple[str, dict[str, Any]]] = {
 OTHER_VERSION = {"LLM_MODEL": "azure/o3", "LLM_API_VERSION": "2025-04-01-preview"}
 
 
+class Sent(NamedTuple):
+    """What one start of the agent showed."""
+
+    requests: dict[tuple[str, str | None], ModelRequest]  # by model and effort; (azure, None): another API version
+    schema: ExecResult  # of the check that its own SDK keeps the settings
+
+
 @pytest.fixture(scope="module")
-def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str | None], ModelRequest]:
-    """Return the request by model and effort; ("azure", None) is one with another version of Azure's API."""
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Sent:
+    """Take the agent through a session for each model and effort."""
     finish = ScriptTurn(calls=(Call("finish", {"message": "Done.", "summary": "Say so"}),), repeat=True)
     found: dict[tuple[str, str | None], ModelRequest] = {}
+    schema: list[ExecResult] = []
 
     async def work() -> None:
         openhands = agent("openhands")
         async with rig(tmp_path_factory.mktemp("wire"), agent=openhands, turns=[finish]) as made:
             env = openhands.environment(made.make_context())
+            schema.append(await its_own_schema(made))
             stubbed = await made.sandbox.exec(["sh", "-c", STUB], env=env)
             assert stubbed.exit_code == 0, stubbed.stderr
             process = await made.sandbox.spawn(["sh", "-c", openhands.manifest.launch_cmd], env=env)
@@ -152,25 +165,32 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str | None
             await drained
 
     asyncio.run(work())
-    return found
+    return Sent(found, schema[0])
+
+
+async def its_own_schema(made: Rig) -> ExecResult:
+    """Run the check that CI makes with a newer SDK, with the one that is installed."""
+    manifest = agent("openhands").manifest
+    await made.sandbox.upload(manifest.file, "/tmp/openhands.toml")
+    python = f"{agent_dir('openhands')}/venv/bin/python"
+    given = [python, "-", "/tmp/openhands.toml", SDK]
+    return await made.sandbox.exec(given, stdin=CHECK.read_bytes(), timeout=ANSWER_SEC)
 
 
 @pytest.mark.parametrize("model", WIRES)
-def test_each_effort_is_sent_as_written_down_here(sent: dict[tuple[str, str | None], ModelRequest], model: str) -> None:
+def test_each_effort_is_sent_as_written_down_here(sent: Sent, model: str) -> None:
     path, expected = WIRES[model]
-    assert {sent[model, effort].path for effort in EFFORTS} == {path}
-    assert {effort: efforts_of(sent[model, effort]) for effort in expected} == expected
+    assert {sent.requests[model, effort].path for effort in EFFORTS} == {path}
+    assert {effort: efforts_of(sent.requests[model, effort]) for effort in expected} == expected
     # Where none is asked for, the SDK asks for one of its own, by the same way.
-    assert efforts_of(sent[model, None]) == expected["high"]
+    assert efforts_of(sent.requests[model, None]) == expected["high"]
 
 
 @pytest.mark.parametrize("model", WIRES)
-def test_no_request_asks_for_another_effort_than_the_one_asked_for(
-    sent: dict[tuple[str, str | None], ModelRequest], model: str
-) -> None:
+def test_no_request_asks_for_another_effort_than_the_one_asked_for(sent: Sent, model: str) -> None:
     """What the review reads is the effort asked for, or none where it was lost on the way; max never is."""
     for effort in EFFORTS[:-1]:
-        request = sent[model, effort]
+        request = sent.requests[model, effort]
         dialect = dialect_for(request.path)
         assert dialect is not None
         read = dialect.effort(json.loads(request.body))
@@ -178,5 +198,10 @@ def test_no_request_asks_for_another_effort_than_the_one_asked_for(
         assert effort != "max" or read == "max"
 
 
-def test_the_version_of_azures_api_is_the_one_given(sent: dict[tuple[str, str | None], ModelRequest]) -> None:
-    assert sent["azure", None].path.endswith("?api-version=2025-04-01-preview")
+def test_the_version_of_azures_api_is_the_one_given(sent: Sent) -> None:
+    assert sent.requests["azure", None].path.endswith("?api-version=2025-04-01-preview")
+
+
+def test_its_own_sdk_reads_and_writes_the_settings_without_a_change(sent: Sent) -> None:
+    assert sent.schema.exit_code == 0, sent.schema.stderr
+    assert f"openhands-sdk {SDK}: 7 settings come back as they were written" in sent.schema.stdout

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._acp import drive
 from pytest_benchflow.agents._install import INSTALL_HOME, agent_dir, install
+from pytest_benchflow.agents._mcp import unreachable, unused
 from pytest_benchflow.agents._settings import settings_kept
 from pytest_benchflow.catalog.load import find
 from pytest_benchflow.errors import UsageError
@@ -61,12 +62,11 @@ class CatalogAgent:
         self.name = manifest.name
         self.version = manifest.host.version
         self.api_dialect = manifest.dialect
-        self.takes_mcp_servers = manifest.host.mcp_servers
 
     def unsupported(self, task: Task) -> str | None:
-        """Run any task."""
-        del task
-        return None
+        """Return why the agent cannot be given the task's tool servers, None when it can or there are none."""
+        servers = task.environment.mcp_servers
+        return unreachable(servers) if self.manifest.host.mcp_servers else unused(servers, self.name)
 
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
         """Run install_cmd once per version and image, and return what it made. Raises: AgentError."""

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_benchflow.tasks.task import McpServer
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HTTP = ("http", "streamable-http")
 
 
 def acp_servers(servers: Sequence[McpServer]) -> list[dict[str, Any]]:
     """Return the servers as session/new lists them."""
     return [_server(server) for server in servers]
+
+
+def unused(servers: Sequence[McpServer], agent: str) -> str | None:
+    """Say that an agent makes no use of any of the servers."""
+    names = ", ".join(server.name for server in servers)
+    return f"needs MCP servers ({names}), of which the agent {agent} makes no use" if servers else None
+
+
+def unreachable(servers: Sequence[McpServer]) -> str | None:
+    """Say which server no agent can reach: it has a way to its model, and to what is in its own sandbox."""
+    for server in servers:
+        if server.url and urlsplit(server.url).hostname not in _LOOPBACK:
+            return f"needs the MCP server {server.name} at {server.url}: an agent reaches its model and its own sandbox"
+    return None
 
 
 def not_taken(servers: Sequence[McpServer], capabilities: Any) -> McpServer | None:

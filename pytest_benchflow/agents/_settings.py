@@ -27,7 +27,7 @@ done
 
 
 async def settings_kept(context: AgentContext, host: HostTable, env: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return {file, kept, why} after an agent's run; None: its launch_cmd wrote no settings.
+    """Return {file, kept, why} after an agent's run; None: its manifest names no settings.
 
     Raises: SandboxError when that cannot be found out.
     """
@@ -40,8 +40,6 @@ async def settings_kept(context: AgentContext, host: HostTable, env: Mapping[str
     if read.exit_code != 0 or len(files) != 3 or max(map(len, files)) > _LONGEST:
         raise SandboxError(f"{host.settings} could not be read after the agent's run: {read.stderr.strip()[-300:]}")
     now, launched, _ = files
-    if not now and not launched:
-        return None
     why = _refused(context, host.settings_refused) or _difference(now, launched)
     return {"file": host.settings, "kept": why is None, "why": why}
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
 from pytest_benchflow import registry
 from pytest_benchflow.catalog.load import find
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.tasks.task import Step, Task
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)", re.IGNORECASE)
 
 
@@ -95,7 +93,7 @@ def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:
         if reason:
             raise UnsupportedError(reason)
     agent = resolve_agent(config.agent)
-    if reason := agent.unsupported(task) or _unsupported_servers(task, agent):
+    if reason := agent.unsupported(task):
         raise UnsupportedError(reason)
     environment = expand_env(task.environment.env, host_variable)
     _check_required(config, environment)
@@ -171,21 +169,6 @@ def _check_effort(config: RolloutConfig) -> None:
             f"--benchflow-reasoning-effort is {config.reasoning_effort!r}; the agent {config.agent_name} can ask its "
             f"model for {', '.join(efforts)}"
         )
-
-
-def _unsupported_servers(task: Task, agent: Agent) -> str | None:
-    """Return why an agent cannot be given the task's tool servers."""
-    servers = task.environment.mcp_servers
-    if not servers or not agent.uses_model:
-        return None
-    # Agents that others registered may know nothing of it.
-    if not getattr(agent, "takes_mcp_servers", False):
-        names = ", ".join(server.name for server in servers)
-        return f"needs MCP servers ({names}), of which the agent {agent.name} makes no use"
-    for server in servers:
-        if server.url and urlsplit(server.url).hostname not in _LOOPBACK:
-            return f"needs the MCP server {server.name} at {server.url}: an agent reaches its model and its own sandbox"
-    return None
 
 
 def _unsupported_step(step: Step) -> str | None:

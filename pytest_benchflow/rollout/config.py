@@ -42,8 +42,8 @@ def asked_effort(option: str | None, agent_env: Mapping[str, str]) -> str | None
         f"{EFFORT_VARIABLE} for the agent (--benchflow-agent-env)": agent_env.get(EFFORT_VARIABLE),
         f"{EFFORT_VARIABLE} of this host": host_variable(EFFORT_VARIABLE),
     }
-    asked = {place: value.strip() for place, value in given.items() if value and value.strip()}
-    if len({value.lower() for value in asked.values()}) > 1:
+    asked = {place: value.strip().lower() for place, value in given.items() if value and value.strip()}
+    if len(set(asked.values())) > 1:
         said = ", ".join(f"{place} is {value!r}" for place, value in asked.items())
         raise UsageError(f"the reasoning effort is asked for in different ways: {said}; name one, or the same")
     return next(iter(asked.values()), None)

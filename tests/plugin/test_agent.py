@@ -26,6 +26,26 @@ def test_an_alias_is_the_agent_it_stands_for(bench: Bench) -> None:
     assert rollouts == ["tasks/hello/task.toml::rollout[openhands-replay-default-1]"]
 
 
+def test_a_version_of_an_agent_is_chosen_behind_an_at(bench: Bench) -> None:
+    bench.task()
+    asked = ("--benchflow-agent=openhands", "--benchflow-agent=oh@1.28.1")
+    rollouts = [line.partition("::")[2] for line in bench.ids("tasks", *asked) if "rollout[" in line]
+    assert rollouts == ["rollout[openhands-replay-default-1]", "rollout[openhands-1.28.1-replay-default-1]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("oh@9", "openhands has no version '9'; it comes in: 1.16.0, 1.28.1"),
+        ("oracle@2", "oracle comes in one version only; leave out @2"),
+        ("orcle@2", "it takes one of: baseline, "),
+    ],
+)
+def test_a_version_that_is_none_is_refused_with_those_that_are(bench: Bench, name: str, says: str) -> None:
+    bench.task()
+    bench.refused("tasks", f"--benchflow-agent={name}", says=says)
+
+
 def test_the_default_is_baseline(bench: Bench) -> None:
     bench.task()
     assert "tasks/hello/task.toml::rollout[baseline-replay-default-1]" in bench.ids("tasks")

@@ -201,6 +201,26 @@ def test_a_path_has_one_format_or_none(path: str, name: str | None) -> None:
     assert (dialect.name if dialect else None) == name
 
 
+AZURE = {
+    "deployment": ("/openai/deployments/my-o3/chat/completions", "chat"),
+    "deployment-behind-a-version": ("/v1/openai/deployments/my-o3/chat/completions?api-version=2025-04-01", "chat"),
+    "responses": ("/v1/openai/responses?api-version=2025-04-01", "responses"),
+    "responses-of-v1": ("/openai/v1/responses", "responses"),
+    "chat-of-v1": ("/openai/v1/chat/completions", "chat"),
+    "no-deployment": ("/openai/deployments/chat/completions", None),
+    "deployment-of-two": ("/openai/deployments/a/b/chat/completions", None),
+    "another-call": ("/openai/deployments/my-o3/embeddings", None),
+    "other-start": ("/x/openai/responses", None),
+    "longer-word": ("/openai-like/v1/responses", None),
+}
+
+
+@pytest.mark.parametrize(("path", "name"), AZURE.values(), ids=AZURE)
+def test_azure_puts_a_deployment_before_a_formats_path(path: str, name: str | None) -> None:
+    dialect = dialect_for(path)
+    assert (dialect.name if dialect else None) == name
+
+
 RECORDED = {
     "host": ("https://api.example.com/v1/chat/completions", "chat"),
     "host-and-port": ("http://10.0.0.1:4000/v1/messages?beta=true", "messages"),

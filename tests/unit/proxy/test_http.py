@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 HELLO = ScriptTurn(text="hello", repeat=True)
 
+AZURE = "/openai/deployments/real/chat/completions?api-version=2025-04-01"
+
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
 def test_bytes_pass_both_ways_and_the_key_is_ours(tmp_path: Path, path: str) -> None:
@@ -142,5 +144,22 @@ def test_a_path_that_names_its_model_gets_the_routed_one_and_the_key_its_header(
             (record,) = agent.records()
             assert record["request"]["path"] == f"{prefix}/models/named:{action.partition('?')[0]}"
             assert record["response"]["body"]["candidates"][0]["content"]["parts"] == [{"text": "hello"}]
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", [AZURE, f"/v1{AZURE}"], ids=["as-azure-has-it", "behind-the-gateways-version"])
+def test_azure_gets_its_path_its_version_and_the_key_in_its_header(tmp_path: Path, path: str) -> None:
+    async def work() -> None:
+        provider = ScriptedUpstream([HELLO])
+        async with serving(provider) as url:
+            base = url.removesuffix("/v1")
+            async with door(tmp_path, HttpUpstream(base, api_key="provider-key", model="real")) as agent:
+                answer = await agent.post(asking("x"), path, headers={"api-key": agent.token})
+                assert answer.status == 200
+        (asked,) = provider.requests
+        assert asked.path == AZURE
+        shown = {name.lower(): value for name, value in asked.headers.items()}
+        assert (shown["api-key"], "authorization" in shown) == ("provider-key", False)
 
     run(work())

@@ -42,7 +42,7 @@ class ProgramAgent:
     """An ACP agent whose whole program is one text; it calls no model."""
 
     name = "program"
-    version = "1"
+    version: str | None = "1"
     uses_model = False
     api_dialect: str | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import tomllib
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -17,9 +18,21 @@ if TYPE_CHECKING:
 
 CONTRACT_MAJOR = 1
 _HERE = Path(__file__).parent
-_VERSION = re.compile(r"([0-9]+)\.([0-9]+)(\.[0-9]+)?\Z")
-# A name becomes part of paths; an @ in what a user types separates a version.
+_VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(\.[0-9]+)?\Z")
+# A name and a version become part of paths; an @ in what a user types separates them.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_RELEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_LONGEST_SEC = 10_000_000
+_SHOWN = 200
+
+# What each item of a list, or each key and value of a table, must be like, as the contract's schema says too.
+_ITEMS = {
+    "requires_env": (_VARIABLE, "names of variables"),
+    "env_mapping": (_VARIABLE, "names of variables"),
+    "skill_paths": (re.compile(r"\$(HOME|WORKSPACE)/"), "paths that begin with $HOME/ or $WORKSPACE/"),
+    "home_dirs": (re.compile(r"(?!/)(?!(.*/)?\.\.(/|\Z)).", re.DOTALL), "relative paths without .."),
+}
 
 # The wire format of each api_protocol, by the names of `dialects`.
 _DIALECTS = {
@@ -45,6 +58,7 @@ class HostTable:
     terminal_tools: tuple[str, ...] = ()  # tools that end the work: nobody waits for their result
     efforts: tuple[str, ...] = ()  # the reasoning efforts that it can ask its model for; empty: any
     mcp_servers: bool = True  # whether the agent makes use of the tool servers that the protocol tells it of
+    mcp_environment: bool = False  # whether launch_cmd tells it of them instead, from BENCHFLOW_MCP_SERVERS
     # A file of JSON that launch_cmd writes, and again as FILE.launched, so that an agent that went on with other
     # settings is found; what such an agent may print instead.
     settings: str | None = None
@@ -130,35 +144,81 @@ def load_manifest(file: Path) -> Manifest:
     host = values.pop("host", {})
     if not isinstance(host, dict):
         raise UsageError(f"{file}: host is a {type(host).__name__}; it takes a table")
-    table = _typed(HostTable, host, f"{file}: host.", strict=True)
+    table = _typed(HostTable, host, f"{file}: host.", strict=minor == 0)
     # A higher minor version may have keys that are not known yet.
-    known = _typed(Manifest, values, f"{file}: ", strict=minor == 0)
-    manifest = Manifest(**{**known, "host": HostTable(**table), "file": file})
+    told = _typed(Manifest, values, f"{file}: ", strict=minor == 0)
+    manifest = Manifest(**{**told, "host": HostTable(**table), "file": file})
     if manifest.protocol != "acp":
-        raise UsageError(f"{file}: protocol is {manifest.protocol!r}; it takes acp")
+        raise UsageError(f"{file}: protocol is {_brief(manifest.protocol)}; it takes acp")
     for name in (manifest.name, *manifest.aliases):
         if not _NAME.match(name):
             raise UsageError(
-                f"{file}: {name!r} is no name; it takes up to 64 letters, digits, dots, dashes and underscores"
+                f"{file}: {_brief(name)} is no name; it takes up to 64 letters, digits, dots, dashes and underscores"
             )
     # Words that others made up do no harm where the protocol carries no model.
     if manifest.supports_acp_set_model and manifest.acp_model_format not in MODEL_FORMATS:
-        raise UsageError(
-            f"{file}: acp_model_format is {manifest.acp_model_format!r}; it takes one of: {', '.join(MODEL_FORMATS)}"
-        )
-    if manifest.install_timeout < 1:
-        raise UsageError(f"{file}: install_timeout is {manifest.install_timeout}; it takes seconds, at least 1")
+        known = ", ".join(MODEL_FORMATS)
+        raise UsageError(f"{file}: acp_model_format is {_brief(manifest.acp_model_format)}; it takes one of: {known}")
+    _check_items(manifest)
+    _check_host(manifest)
     return manifest
+
+
+def _check_items(manifest: Manifest) -> None:
+    """Refuse what a list, table or command cannot hold."""
+    for name, (pattern, noun) in _ITEMS.items():
+        value: Mapping[str, str] | tuple[str, ...] = getattr(manifest, name)
+        both = (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+        for each in both:
+            if not pattern.match(each):
+                raise UsageError(f"{manifest.file}: {name} holds {_brief(each)}; it takes {noun}")
+    for name in CONTRACT_FIELDS:
+        value = getattr(manifest, name)
+        for each in (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ():
+            if "\0" in each:
+                raise UsageError(f"{manifest.file}: {name} holds a NUL, which no command, path or variable can hold")
+    _check_seconds(f"{manifest.file}: install_timeout", manifest.install_timeout, least=1)
+
+
+def _check_host(manifest: Manifest) -> None:
+    host, where = manifest.host, f"{manifest.file}: host."
+    for name, version in (("version", host.version), *(("versions", each) for each in host.versions)):
+        if version is not None and not _RELEASE.match(version):
+            raise UsageError(f"{where}{name}: {_brief(version)} is no version; it takes letters, digits and . _ + -")
+    if host.python is not None and not re.fullmatch(r"[0-9]+(\.[0-9]+){0,2}", host.python):
+        raise UsageError(f'{where}python is {_brief(host.python)}; it takes a version such as "3.12"')
+    for name in ("settings", "settings_refused"):
+        if "\0" in (getattr(host, name) or ""):
+            raise UsageError(f"{where}{name} holds a NUL, which no path or variable can hold")
+    _check_seconds(f"{where}start_timeout", host.start_timeout, least=0.001)
+
+
+def _check_seconds(where: str, value: float, *, least: float) -> None:
+    if not least <= value <= _LONGEST_SEC:
+        raise UsageError(f"{where} is {_brief(value)}; it takes seconds, at least {least} and at most {_LONGEST_SEC}")
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Return the values of a TOML file. Raises: UsageError."""
     try:
-        return tomllib.loads(file.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: not TOML ({error})") from None
+        # A pipe or a device could keep its reader waiting for ever.
+        strange = not stat.S_ISREG(file.stat().st_mode)
+        values = None if strange else tomllib.loads(file.read_text("utf-8"))
+    except RecursionError:
+        raise UsageError(f"{file}: not TOML that can be read (its values lie too deep in each other)") from None
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        # Besides TOMLDecodeError: text that is not UTF-8, dates that are none and numbers of thousands of digits.
+        raise UsageError(f"{file}: not TOML ({error})") from None
+    if values is None:
+        raise UsageError(f"{file}: cannot be read: it is no regular file")
+    return values
 
 
 def minor_version(file: Path, values: Mapping[str, Any]) -> int:
@@ -167,7 +227,7 @@ def minor_version(file: Path, values: Mapping[str, Any]) -> int:
     found = _VERSION.match(version) if isinstance(version, str) else None
     if found is None or int(found[1]) != CONTRACT_MAJOR:
         raise UsageError(
-            f"{file}: contract_version is {version!r}; this package reads version {CONTRACT_MAJOR}.x, "
+            f"{file}: contract_version is {_brief(version)}; this package reads version {CONTRACT_MAJOR}.x, "
             f'written as "{CONTRACT_MAJOR}.0"'
         )
     return int(found[2])
@@ -200,5 +260,5 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     wrong_bool = isinstance(value, bool) and kind != "bool"
     if wrong_bool or not isinstance(value, types) or not all(isinstance(item, str) for item in items):
-        raise UsageError(f"{where} is {value!r}; it takes {noun}")
+        raise UsageError(f"{where} is {_brief(value)}; it takes {noun}")
     return tuple(value) if isinstance(value, list) else value

@@ -19,7 +19,7 @@ contract_version = "1.0"
 name = "invented"
 install_cmd = "true"
 launch_cmd = "exec invented acp"
-skill_paths = ["skills"]
+skill_paths = ["$HOME/skills"]
 home_dirs = [".invented"]
 [env_mapping]
 BENCHFLOW_PROVIDER_API_KEY = "INVENTED_KEY"
@@ -37,7 +37,11 @@ def read(directory: Path, text: str) -> Any:
 
 def test_a_manifest_is_read_whole(tmp_path: Path) -> None:
     manifest = read(tmp_path, GOOD)
-    assert (manifest.name, manifest.skill_paths, manifest.host.terminal_tools) == ("invented", ("skills",), ("done",))
+    assert (manifest.name, manifest.skill_paths, manifest.host.terminal_tools) == (
+        "invented",
+        ("$HOME/skills",),
+        ("done",),
+    )
     assert manifest.env_mapping == {"BENCHFLOW_PROVIDER_API_KEY": "INVENTED_KEY"}
     assert manifest.dialect == "chat"
 
@@ -48,8 +52,8 @@ def test_a_manifest_is_read_whole(tmp_path: Path) -> None:
         ('"1.0"', '"2.0"', "contract_version is '2.0'; this package reads version 1.x"),
         ('name = "invented"', "name = 3", "name is 3; it takes a string"),
         ('name = "invented"', "", "name is missing"),
-        ('["skills"]', '"skills"', "skill_paths is 'skills'; it takes a list of strings"),
-        ('["skills"]', "[1]", r"skill_paths is \[1\]; it takes a list of strings"),
+        ('["$HOME/skills"]', '"skills"', "skill_paths is 'skills'; it takes a list of strings"),
+        ('["$HOME/skills"]', "[1]", r"skill_paths is \[1\]; it takes a list of strings"),
         ('"true"', '"true"\ninstall_timeout = true', "install_timeout is True; it takes a whole number"),
         ('"true"', '"true"\nprotocol = "mcp"', "protocol is 'mcp'; it takes acp"),
         ('"true"', '"true"\ncolour = "red"', "colour is not known; there are: acp_model_format"),

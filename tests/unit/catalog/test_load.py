@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,12 @@ WRONG = {
     "no-time": ("install_timeout", 0, "install_timeout is 0; it takes seconds, at least 1"),
     "half-a-second": ("install_timeout", 1.5, "install_timeout is 1.5; it takes a whole number"),
     "mapping": ("env_mapping", {"A": 1}, "env_mapping is {'A': 1}; it takes a table of strings"),
+    "variable": ("requires_env", ["A=B"], "requires_env holds 'A=B'; it takes names of variables"),
+    "mapped": ("env_mapping", {"A": "B C"}, "env_mapping holds 'B C'; it takes names of variables"),
+    "mapped-from": ("env_mapping", {"": "B"}, "env_mapping holds ''; it takes names of variables"),
+    "skills": ("skill_paths", ["/srv"], "skill_paths holds '/srv'; it takes paths that begin with $HOME/"),
+    "above-home": ("home_dirs", ["a/../.."], "home_dirs holds 'a/../..'; it takes relative paths without"),
+    "root": ("home_dirs", ["/etc"], "home_dirs holds '/etc'; it takes"),
     "list": ("home_dirs", ".courier", "home_dirs is '.courier'; it takes a list of strings"),
 }
 
@@ -97,6 +104,63 @@ def test_what_a_field_cannot_be_is_refused(case: str, tmp_path: Path) -> None:
     assert str(error.value).startswith(f"{tmp_path / 'manifest.toml'}: {says}")
     values = {key: each for key, each in (EVERY | {name: value}).items() if each is not None}
     assert not Draft202012Validator(CONTRACT).is_valid(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("aliases = " + "[" * 3000 + "]" * 3000, "not TOML that can be read (its values lie too deep in each other)"),
+        ("install_timeout = " + "9" * 5000, "not TOML (Exceeds the limit"),
+        ("install_timeout = " + "9" * 400, "install_timeout is 999"),
+        ('default_model = "a\\u0000b"', "default_model holds a NUL"),
+        ('aliases = ["' + "a" * 5000 + '"]', "'aaaa"),
+        ("[host]\nstart_timeout = nan", "host.start_timeout is nan; it takes seconds, at least 0.001"),
+        ("[host]\nstart_timeout = -5", "host.start_timeout is -5; it takes seconds"),
+        ('[host]\nversion = "../../x"', "host.version: '../../x' is no version; it takes letters"),
+        ('[host.versions]\n"a/b" = "untested"', "host.versions: 'a/b' is no version"),
+        ('[host]\npython = "3.12; id"', "host.python is '3.12; id'; it takes a version"),
+        ('[host]\nsettings = "a\\u0000"', "host.settings holds a NUL"),
+    ],
+    ids=[
+        "deep",
+        "digits",
+        "years",
+        "nul",
+        "long",
+        "nan",
+        "negative",
+        "path",
+        "path-of-others",
+        "python",
+        "nul-of-host",
+    ],
+)
+def test_what_would_fail_only_as_it_runs_is_refused_in_few_words(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "manifest.toml"
+    values = {name: EVERY[name] for name in CONTRACT["required"]}
+    file.write_text(f"{manifest_text(values)}{text}\n", "utf-8")
+    with pytest.raises(UsageError) as error:
+        load_manifest(file)
+    assert str(error.value).startswith(f"{file}: {says}")
+    assert len(str(error.value)) < len(str(file)) + 500
+
+
+@pytest.mark.parametrize("version", ["1." + "9" * 5000, "1" * 5000 + ".0"], ids=["minor", "major"])
+def test_a_version_of_thousands_of_digits_is_none(version: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="contract_version is '1"):
+        load(tmp_path, contract_version=version)
+
+
+def test_a_pipe_is_no_manifest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.toml")
+    with pytest.raises(UsageError, match="cannot be read: it is no regular file"):
+        load_manifest(tmp_path / "manifest.toml")
+
+
+def test_a_higher_minor_version_may_know_more_of_a_host(tmp_path: Path) -> None:
+    file = tmp_path / "manifest.toml"
+    file.write_text(f"{manifest_text(EVERY | {'contract_version': '1.9'})}\n[host]\nshiny = 1\n", "utf-8")
+    assert load_manifest(file).contract_version == "1.9"
 
 
 def test_the_schema_takes_what_the_loader_takes() -> None:

@@ -14,7 +14,10 @@ from pytest_benchflow.agents._wire import Wire
 from pytest_benchflow.contracts import AgentOutcome
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_benchflow.contracts import AgentContext, Process
+    from pytest_benchflow.tasks.task import McpServer
 
 START_SEC = 180.0
 _CANCEL_SEC = 2.0
@@ -36,14 +39,19 @@ class _GaveUpError(Exception):
 
 
 async def drive(
-    process: Process, context: AgentContext, *, start_sec: float = START_SEC, model_id: str | None = None
+    process: Process,
+    context: AgentContext,
+    *,
+    start_sec: float = START_SEC,
+    model_id: str | None = None,
+    servers: Sequence[McpServer] | None = None,
 ) -> AgentOutcome:
     """Run one prompt with a freshly started agent and return how it ended; the process tree is dead afterwards.
 
     Times are seconds: `start_sec` for the handshake, the context's limits for the prompt. An agent that takes its model
-    by the protocol is told `model_id`.
+    by the protocol is told `model_id`. It is told of `servers`, None: of the task's.
     """
-    session = _Session(process, context)
+    session = _Session(process, context, context.task.environment.mcp_servers if servers is None else servers)
     try:
         return await session.run(start_sec, model_id)
     finally:
@@ -53,7 +61,8 @@ async def drive(
 class _Session:
     """One connection, one session, one prompt."""
 
-    def __init__(self, process: Process, context: AgentContext) -> None:
+    def __init__(self, process: Process, context: AgentContext, servers: Sequence[McpServer]) -> None:
+        self._servers = servers
         self._process = process
         self._context = context
         self._log = EventLog(context.events)
@@ -113,12 +122,11 @@ class _Session:
             raise _GaveUpError(f"the agent was not ready for a prompt within {start_sec:g} s{self._tail()}") from None
 
     def _new_session(self, about: dict[str, Any]) -> dict[str, Any]:
-        servers = self._context.task.environment.mcp_servers
-        if other := not_taken(servers, about.get("agentCapabilities")):
+        if other := not_taken(self._servers, about.get("agentCapabilities")):
             raise _GaveUpError(
                 f"the agent takes no MCP server over {other.transport}, and the task has one: {other.name}"
             )
-        return {"cwd": self._context.sandbox.workdir, "mcpServers": acp_servers(servers)}
+        return {"cwd": self._context.sandbox.workdir, "mcpServers": acp_servers(self._servers)}
 
     async def _choose_model(self, made: dict[str, Any], model_id: str) -> None:
         """Name the model, by the option that the new session offers for it where it does. Raises: _GaveUpError."""

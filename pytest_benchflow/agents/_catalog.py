@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._acp import drive
 from pytest_benchflow.agents._install import INSTALL_HOME, agent_dir, install
+from pytest_benchflow.agents._mcp import environment as servers_variable
 from pytest_benchflow.agents._mcp import unreachable, unused
 from pytest_benchflow.agents._settings import settings_kept
 from pytest_benchflow.catalog.load import find
@@ -81,7 +82,13 @@ class CatalogAgent:
             user=context.user,
         )
         host = self.manifest.host
-        outcome = await drive(process, context, start_sec=host.start_timeout, model_id=self._model_id(context.model))
+        outcome = await drive(
+            process,
+            context,
+            start_sec=host.start_timeout,
+            model_id=self._model_id(context.model),
+            servers=() if host.mcp_environment else None,
+        )
         return replace(outcome, settings=await settings_kept(context, host, self.environment(context)))
 
     def environment(self, context: AgentContext) -> dict[str, str]:
@@ -102,6 +109,8 @@ class CatalogAgent:
             env["BENCHFLOW_REASONING_EFFORT"] = context.reasoning_effort
         if context.skills_dir:
             env["BENCHFLOW_SKILLS_DIR"] = context.skills_dir
+        if self.manifest.host.mcp_environment:
+            env |= servers_variable(context.task.environment.mcp_servers)
         env |= {theirs: env[ours] for ours, theirs in self.manifest.env_mapping.items() if ours in env}
         return env | dict(context.env)
 

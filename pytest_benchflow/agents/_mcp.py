@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.tasks.task import McpServer
 
+VARIABLE = "BENCHFLOW_MCP_SERVERS"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _HTTP = ("http", "streamable-http")
 
@@ -17,6 +19,12 @@ _HTTP = ("http", "streamable-http")
 def acp_servers(servers: Sequence[McpServer]) -> list[dict[str, Any]]:
     """Return the servers as session/new lists them."""
     return [_server(server) for server in servers]
+
+
+def environment(servers: Sequence[McpServer]) -> dict[str, str]:
+    """Return the variable that tells a launch_cmd of the servers, in the form that agents' own files have for them."""
+    table = {server.name: _entry(server) for server in servers}
+    return {VARIABLE: json.dumps({"mcpServers": table})} if table else {}
 
 
 def unused(servers: Sequence[McpServer], agent: str) -> str | None:
@@ -49,3 +57,10 @@ def _server(server: McpServer) -> dict[str, Any]:
     headers = [{"name": name, "value": value} for name, value in server.headers.items()]
     kind = "http" if server.transport in _HTTP else "sse"
     return {"type": kind, "name": server.name, "url": server.url, "headers": headers}
+
+
+def _entry(server: McpServer) -> dict[str, Any]:
+    if server.transport == "stdio":
+        return {"command": server.command, "args": list(server.args), "transport": "stdio"}
+    kind = "http" if server.transport in _HTTP else "sse"
+    return {"url": server.url, "headers": dict(server.headers), "transport": kind}

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_benchflow import registry
 from pytest_benchflow.agents._catalog import CatalogAgent
+from pytest_benchflow.agents._mcp import environment
 from pytest_benchflow.catalog.load import HostTable, Manifest
 from pytest_benchflow.tasks.load import load_task
 from pytest_benchflow.tasks.task import McpServer
@@ -170,6 +171,34 @@ def test_a_transport_that_an_agent_does_not_take_ends_its_start(tmp_path: Path, 
     outcome, _ = tell(tmp_path, SERVERS, {kind: kind != missing for kind in ("http", "sse")})
     assert outcome.stop == "crashed"
     assert f"and the task has one: {name}" in str(outcome.error)
+
+
+@pytest.mark.parametrize("by_launch", [True, False], ids=["by-its-launch", "by-the-protocol"])
+def test_an_agent_is_told_of_them_once(tmp_path: Path, *, by_launch: bool) -> None:
+    said = (
+        'update("agent_message_chunk", content={"type": "text", "text": os.environ.get("BENCHFLOW_MCP_SERVERS", "")})'
+    )
+    program = PRELUDE + ECHO.format(said={"http": True, "sse": True}).replace("end(prompt)", f"{said}\nend(prompt)")
+    agent = CatalogAgent(
+        Manifest(
+            contract_version="1.0",
+            name="invented",
+            install_cmd="command -v python3",
+            launch_cmd=f"exec python3 -c {shlex.quote(program)}",
+            supports_acp_set_model=False,
+            host=HostTable(mcp_environment=by_launch),
+        )
+    )
+
+    async def run() -> str:
+        async with rig(tmp_path) as made:
+            task = made.make_context().task
+            task = replace(task, environment=replace(task.environment, mcp_servers=SERVERS))
+            assert (await made.run(agent, task=task)).stop == "finished"
+            return "".join(event["text"] for event in made.events("agent_message"))
+
+    heard = asyncio.run(run())
+    assert heard == ("[]" + environment(SERVERS)["BENCHFLOW_MCP_SERVERS"] if by_launch else json.dumps(TOLD))
 
 
 def test_stdio_is_taken_by_every_agent(tmp_path: Path) -> None:

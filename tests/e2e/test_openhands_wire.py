@@ -14,8 +14,10 @@ import pytest
 
 from pytest_benchflow.agents._catalog import agent
 from pytest_benchflow.agents._install import agent_dir
+from pytest_benchflow.agents._mcp import environment as mcp_environment
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.tasks.task import McpServer
 from tests.contracts.agentrig import rig
 
 if TYPE_CHECKING:
@@ -105,6 +107,39 @@ NESTED = {effort: {"reasoning": {"effort": effort}} for effort in TYPED}
 EXTRA = {"minimal": {"reasoning_effort": "minimal"}, "max": {"reasoning": {"effort": "max"}}}
 ALL_ON_CHAT = {**TYPED, **EXTRA}
 ALL_ON_RESPONSES = {**NESTED, **EXTRA}
+# A tool server over HTTP in a few lines; it answers whoever sends the header that the task gives it.
+LEDGER = """
+import http.server, json
+
+TOOL = {"name": "look_up", "description": "Look a word up.", "inputSchema": {"type": "object", "properties": {}}}
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        told = {"tools": [TOOL]}
+        if asked["method"] == "initialize":
+            told = {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {"tools": {}}}
+            told["serverInfo"] = {"name": "ledger", "version": "1"}
+        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "result": told}).encode()
+        known = self.headers["X-Book"] == "7"
+        self.send_response((200 if "id" in asked else 202) if known else 403)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body) if "id" in asked else 0))
+        self.end_headers()
+        self.wfile.write(body if "id" in asked else b"")
+
+    def do_GET(self):
+        self.send_response(405)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 9009), Handler)
+print("ready", flush=True)
+server.serve_forever()
+"""
+SERVERS = mcp_environment([McpServer("ledger", "http", url="http://127.0.0.1:9009/mcp", headers={"X-Book": "7"})])
 AZURE = "/v1/openai/deployments/{}/chat/completions?api-version=2024-12-01-preview"
 AZURE_RESPONSES = "/v1/openai/responses?api-version=2024-12-01-preview"
 
@@ -159,6 +194,9 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Sent:
                     for effort in EFFORTS:
                         asked = {"LLM_REASONING_EFFORT": effort} if effort else {}
                         found[model, effort] = await speaker.session(LLM_MODEL=model, **asked)
+                served = await made.sandbox.spawn(["python3", "-c", LEDGER])
+                assert await served.read() == b"ready\n"
+                found["mcp", None] = await speaker.session(**SERVERS)
                 found["azure", None] = await speaker.session(**OTHER_VERSION)
             finally:
                 await process.kill()
@@ -200,6 +238,11 @@ def test_no_request_asks_for_another_effort_than_the_one_asked_for(sent: Sent, m
 
 def test_the_version_of_azures_api_is_the_one_given(sent: Sent) -> None:
     assert sent.requests["azure", None].path.endswith("?api-version=2025-04-01-preview")
+
+
+def test_a_tool_server_behind_a_url_is_one_of_its_tools(sent: Sent) -> None:
+    offered = {tool["function"]["name"] for tool in json.loads(sent.requests["mcp", None].body)["tools"]}
+    assert "look_up" in offered
 
 
 def test_its_own_sdk_reads_and_writes_the_settings_without_a_change(sent: Sent) -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_benchflow.agents._mcp import environment
 from pytest_benchflow.catalog.load import Manifest, shipped
+from pytest_benchflow.tasks.task import McpServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,6 +158,18 @@ def test_sub_agents_are_there_unless_they_are_switched_off(home: Path) -> None:
     tools = re.compile(launch(home, OPENHANDS_SUBAGENTS="off")[1]["filter_tools_regex"])
     offered = ("terminal", "task", "task_tracker", "delegate", "finish")
     assert [name for name in offered if tools.match(name)] == ["terminal", "task_tracker", "finish"]
+
+
+def test_tool_servers_are_in_its_own_file_for_them(home: Path) -> None:
+    launch(home)
+    assert not (home / ".openhands/mcp.json").exists()
+    servers = [McpServer("clock", "stdio", command="clock"), McpServer("book", "http", url="http://localhost/mcp")]
+    launch(home, **environment(servers))
+    assert json.loads((home / ".openhands/mcp.json").read_text())["mcpServers"] == {
+        "clock": {"command": "clock", "args": [], "transport": "stdio"},
+        "book": {"url": "http://localhost/mcp", "headers": {}, "transport": "http"},
+    }
+    assert (home / ".openhands/mcp.json").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("command", ["install_cmd", "launch_cmd"])

@@ -51,7 +51,8 @@ class Checked:
 
 def check(path: Path) -> Checked:
     """Check a manifest, or every one at or below a directory. Raises: UsageError when there is none."""
-    files = [path] if path.is_file() else list(manifest_files(path))
+    # Not Path's own tests, which raise for a name that is too long.
+    files = [path] if os.path.isfile(path) else list(manifest_files(path)) if os.path.isdir(path) else []  # noqa: PTH112, PTH113
     if not files:
         raise UsageError(f"{path} is no manifest and holds no {FILE_NAME}; name a file, or a directory that holds some")
     checked = Checked(files, tuple(name for name in (*_SHELLS, "shellcheck") if _found(name)))

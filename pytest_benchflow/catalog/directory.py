@@ -40,7 +40,7 @@ class Directory:
 
 def read_directory(path: Path) -> Directory:
     """Read every manifest at or below a directory. Raises: UsageError naming each fault; then none is to be used."""
-    if not path.is_dir():
+    if not os.path.isdir(path):  # noqa: PTH112 - a name too long is no directory either, and no error of ours
         raise UsageError(f"{path} is no directory; it takes one that holds {FILE_NAME} files")
     manifests: list[Manifest] = []
     faults: list[str] = []
@@ -89,11 +89,18 @@ def others(manifests: Mapping[str, Manifest]) -> dict[str, Manifest]:
 
 
 def manifest_files(path: Path) -> Iterator[Path]:
-    """Yield the manifest files at or below a directory in order; links to directories are not followed."""
-    for root, directories, files in os.walk(path):
+    """Yield the manifest files at or below a directory in order; links to directories are not followed.
+
+    Raises: UsageError for a directory that cannot be read: its manifests would be missed.
+    """
+    for root, directories, files in os.walk(path, onerror=_refuse):
         directories[:] = sorted(name for name in directories if not name.startswith(".") and name not in _SKIPPED)
         if FILE_NAME in files:
             yield Path(root, FILE_NAME)
+
+
+def _refuse(error: OSError) -> None:
+    raise UsageError(f"{error.filename}: cannot be read: {error.strerror}")
 
 
 def collisions(manifests: Iterable[Manifest]) -> list[tuple[Manifest, str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +17,6 @@ from pytest_benchflow.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TEXT = 'contract_version = "1.0"\nname = "{name}"\ninstall_cmd = "true"\nlaunch_cmd = "exec cat"\naliases = {aliases}\n'
 
@@ -120,6 +121,22 @@ def test_a_manifest_that_cannot_be_read_is_a_fault_of_its_file(tmp_path: Path) -
     (tmp_path / "a/manifest.toml").symlink_to("nowhere")
     with pytest.raises(UsageError, match=r"a/manifest\.toml: cannot be read: No such file or directory"):
         read_directory(tmp_path)
+
+
+def test_a_directory_that_cannot_be_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "courier")
+    monkeypatch.chdir(tmp_path)
+    # Deeper than a path can be long: also for root, whom no permission stops.
+    for _ in range(25):
+        Path("d" * 200).mkdir()
+        os.chdir("d" * 200)
+    with pytest.raises(UsageError, match="cannot be read: File name too long"):
+        read_directory(tmp_path)
+
+
+def test_a_name_that_is_too_long_is_no_directory() -> None:
+    with pytest.raises(UsageError, match="is no directory; it takes one"):
+        read_directory(Path("d" * 5000))
 
 
 @pytest.mark.usefixtures("forgetful")

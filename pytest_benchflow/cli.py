@@ -10,7 +10,9 @@ import platform
 import re
 import shutil
 import sys
+from contextlib import suppress
 from importlib import metadata
+from io import UnsupportedOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has seen enough; the interpreter must not complain when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _write_no_more()
+        # The reader has seen enough; a verdict that it may not have heard is none to go on with.
+        return int(options.run in (_review, _tasks_check, gate.run) or getattr(options, "action", None) == "check")
+    except OSError as error:
+        _write_no_more()
+        name = "" if error.filename is None else f"{error.filename}: "
+        print(f"pytest-benchflow: error: {printable(name)}{error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BenchflowError as error:
@@ -69,6 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         registry.forget_registered()
     return code
+
+
+def _write_no_more() -> None:
+    """Let the interpreter not complain when it flushes at its end."""
+    with suppress(UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:

@@ -88,8 +88,10 @@ def _listed_lines(name: str, state: Callable[[str], str]) -> list[str]:
 
 
 def _shown_lines(name: str) -> list[str]:
-    base = registry.canonical("agents", name).partition("@")[0]
+    base, at, _ = registry.canonical("agents", name).partition("@")
     manifest = find(base)
+    if at and base in registry.names("agents"):
+        registry.load("agents", name, "agent")(name)  # raises for a version that there is not
     if manifest is not None:
         return [f"# {manifest.file}", manifest.file.read_text("utf-8").rstrip("\n")]
     if base in registry.names("agents"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -52,6 +55,13 @@ def test_agents_of_others_are_listed_with_their_files(
     assert run(capsys, "show", "oh")[1].startswith("# agents/acp/openhands/manifest.toml\n")
 
 
+@pytest.mark.parametrize("name", ["openhands@nope", "opencode@", "nop@1"], ids=["unknown", "empty", "program"])
+def test_a_version_that_there_is_not_is_not_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "show", name)
+    assert (code, out) == (2, "")
+    assert "version" in err
+
+
 def test_a_manifest_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "show", "oh")
     assert code == 0
@@ -88,6 +98,39 @@ def test_an_export_keeps_the_contract(bench: Bench, capsys: pytest.CaptureFixtur
     assert run(capsys, "export", "out", "--force")[0] == 0
     code, out, _ = run(capsys, "check", "out", "--strict")
     assert (code, out.splitlines()[0]) == (0, f"{len(list(bench.path.glob('out/acp/*')))} manifests, 0 with errors")
+
+
+def test_a_place_that_cannot_be_written_to_is_wrong_use(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.write(bench.path, {"out/acp": "no directory"})
+    code, out, err = run(capsys, "export", "out", "--force")
+    assert (code, out) == (2, "")
+    assert "manifest.toml cannot be written: Not a directory" in err
+
+
+PLUGIN = """
+from pytest_benchflow.agents.nop import Nop
+
+def pytest_benchflow_agents():
+    return {"herald": lambda name: Nop()}
+"""
+
+
+def test_agents_of_installed_packages_are_listed(bench: Bench) -> None:
+    metadata = "Metadata-Version: 2.1\nName: herald\nVersion: 1.0\nRequires-Dist: pytest-benchflow\n"
+    files = {"METADATA": metadata, "entry_points.txt": "[pytest11]\nherald = herald\n"}
+    bench.write(
+        bench.path / "site", {"herald.py": PLUGIN, **{f"herald-1.0.dist-info/{k}": v for k, v in files.items()}}
+    )
+    for command in (["agents"], ["doctor"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest_benchflow", *command],
+            env={**os.environ, "PYTHONPATH": str(bench.path / "site")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "herald: registered by an installed package" in [line.strip() for line in done.stdout.splitlines()]
 
 
 def test_errors_and_with_strict_warnings_too_fail_a_check(

@@ -191,6 +191,37 @@ def test_a_reader_that_leaves_early_is_no_error(bench: Bench) -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize("words", [("tasks", "check"), ("gate",)], ids=["check", "gate"])
+def test_a_verdict_that_no_reader_heard_is_not_fine(words: tuple[str, ...], bench: Bench) -> None:
+    place = bench.task() if words[0] == "tasks" else bench.path / "tests.xml"
+    bench.write(
+        bench.path, {"tests.xml": '<testsuites><testsuite tests="1"><testcase name="a"/></testsuite></testsuites>'}
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pytest_benchflow.cli", *words, str(place)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["agents", "list"], "No space left on device"),
+        (["agents", "export", "d" * 5000], "File name too long"),
+    ],
+    ids=["full", "too-long"],
+)
+def test_what_the_machine_refuses_is_told_without_a_traceback(words: list[str], says: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "pytest_benchflow.cli", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("pytest-benchflow: error: ")
+    assert done.stderr.endswith(f"{says}\n")
+
+
 def test_tasks_check_notes_that_oracle_has_nothing_to_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     task = bench.task()
     (task / "solution/solve.sh").unlink()

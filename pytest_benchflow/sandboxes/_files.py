@@ -50,7 +50,8 @@ class InsideRoot:
 
     @contextlib.contextmanager
     def _walk(self, parts: list[str], *, make: bool) -> Iterator[int]:
-        stack = [os.open(self.root, DIRECTORY)]
+        # The kernel's own link to another process's root is followed to what it means, which is the root itself.
+        stack = [os.open(f"{self.root}/.", DIRECTORY)]
         todo = list(reversed(parts))
         links = 0
         try:

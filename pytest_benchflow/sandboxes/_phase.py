@@ -333,6 +333,10 @@ class LocalProcess:
         await asyncio.shield(self._phase.kill_run(self._run, self._ended))
         await self.close_stdin()
 
+    def close(self) -> None:
+        """Free the host's ends of its pipes; safe to call twice."""
+        self.pipes.close()
+
 
 def _settle(waiting: asyncio.Future[_T], value: _T) -> None:
     if not waiting.done():

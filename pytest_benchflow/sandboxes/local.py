@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import functools
 import platform
@@ -11,7 +10,6 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.contracts import ExecResult
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account, find_owner
 from pytest_benchflow.sandboxes._bwrap import Layout, is_root, search_path, why_unavailable
@@ -21,19 +19,18 @@ from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
 from pytest_benchflow.sandboxes._limits import Limits, remove_stale_groups
 from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
-from pytest_benchflow.sandboxes._pipes import Collected
+from pytest_benchflow.sandboxes._running import run_to_end
 from pytest_benchflow.sandboxes._support import why_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_benchflow.contracts import Endpoint, Network, PhaseName, SandboxSpec
+    from pytest_benchflow.contracts import Endpoint, ExecResult, Network, PhaseName, SandboxSpec
     from pytest_benchflow.tasks.task import Task
 
 PROXY_PORT = 8000
 EGRESS_PORT = 8001
-_GRACE_SEC = 0.5
 _DIRECTORIES = ("app", "home", "mnt", "opt", "root", "run", "srv", "var/log")
 _SHARED_DIRECTORIES = ("logs/agent", "logs/verifier", "logs/artifacts")
 _STICKY_DIRECTORIES = ("tmp", "var/tmp", "run/lock")
@@ -201,23 +198,7 @@ class LocalSandbox:
         Output beyond 16 MiB of a stream is cut in its middle. What is left running keeps running until the phase ends.
         """
         process = await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=stdin is not None)
-        out, err = Collected(), Collected()
-        jobs = [asyncio.create_task(out.fill(process.read)), asyncio.create_task(err.fill(process.read_stderr))]
-        if stdin is not None:
-            jobs.append(asyncio.create_task(_feed(process, stdin)))
-        code: int | None = None
-        try:
-            async with asyncio.timeout(timeout):
-                code = await process.wait()
-        except TimeoutError:
-            await process.kill()
-        except BaseException:
-            await process.kill()
-            raise
-        finally:
-            await _end_jobs(jobs)
-            process.pipes.close()
-        return ExecResult(exit_code=code, stdout=out.text(), stderr=err.text(), timed_out=code is None)
+        return await run_to_end(process, stdin, timeout)
 
     async def spawn(
         self,
@@ -292,27 +273,11 @@ class LocalSandbox:
         self._stopped = True
         await self._end_phase()
         for process in self._processes:
-            process.pipes.close()
+            process.close()
         self._processes.clear()
         while self._copies:
             await asyncio.wait(self._copies)
         self._limits.remove()
-
-
-async def _end_jobs(jobs: Sequence[asyncio.Task[None]]) -> None:
-    """Let output end by itself for a moment: a background process may hold the pipes open for ever."""
-    try:
-        await asyncio.wait(jobs, timeout=_GRACE_SEC)
-    finally:
-        for job in jobs:
-            job.cancel()
-        await asyncio.gather(*jobs, return_exceptions=True)
-
-
-async def _feed(process: LocalProcess, data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        await process.write(data)
-    await process.close_stdin()
 
 
 backend = LocalBackend()

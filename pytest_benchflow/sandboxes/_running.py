@@ -1,0 +1,62 @@
+"""See a command in a sandbox through to its end, whatever kind of sandbox it is in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_benchflow.contracts import ExecResult, Process
+from pytest_benchflow.sandboxes._pipes import Collected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_GRACE_SEC = 0.5
+
+
+class ClosableProcess(Process, Protocol):
+    """A process whose streams the host can let go of."""
+
+    def close(self) -> None:
+        """Free the host's ends of its streams; safe to call twice."""
+
+
+async def run_to_end(process: ClosableProcess, stdin: bytes | None, timeout: float | None) -> ExecResult:
+    """Feed a command, collect its output and wait for its end; it is killed when its time is up or this is cancelled.
+
+    Output beyond 16 MiB of a stream is cut in its middle. What is left running keeps running.
+    """
+    out, err = Collected(), Collected()
+    jobs = [asyncio.create_task(out.fill(process.read)), asyncio.create_task(err.fill(process.read_stderr))]
+    if stdin is not None:
+        jobs.append(asyncio.create_task(_feed(process, stdin)))
+    code: int | None = None
+    try:
+        async with asyncio.timeout(timeout):
+            code = await process.wait()
+    except TimeoutError:
+        await process.kill()
+    except BaseException:
+        await process.kill()
+        raise
+    finally:
+        await _end_jobs(jobs)
+        process.close()
+    return ExecResult(exit_code=code, stdout=out.text(), stderr=err.text(), timed_out=code is None)
+
+
+async def _end_jobs(jobs: Sequence[asyncio.Task[None]]) -> None:
+    """Let output end by itself for a moment: a background process may hold the pipes open for ever."""
+    try:
+        await asyncio.wait(jobs, timeout=_GRACE_SEC)
+    finally:
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+
+async def _feed(process: Process, data: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        await process.write(data)
+    await process.close_stdin()

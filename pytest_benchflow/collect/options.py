@@ -49,7 +49,8 @@ def add_arguments(config: pytest.Config, args: list[str]) -> None:
     known.file_or_dir = [*added, *known.file_or_dir]
     if getattr(known, "numprocesses", None) and known.dist == "no" and not known.distload:
         # A rollout and its checks go to one worker; anything else spreads as it does without this.
-        args += ["--dist=loadgroup"] if reviewed or known.benchflow_conformance or in_use(config, known) else []
+        checked = known.benchflow_conformance or config.getini("benchflow_conformance")
+        args += ["--dist=loadgroup"] if reviewed or checked or in_use(config, known) else []
     anchors = None if known.pyargs else conftest_anchors(known.file_or_dir, here, reviewed)
     if anchors is not None:
         # The option names runs, not where the session's own conftest files are.

@@ -166,8 +166,8 @@ def _check_effort(config: RolloutConfig) -> None:
     efforts = manifest.host.efforts if manifest else ()
     if config.reasoning_effort and efforts and config.reasoning_effort not in efforts:
         raise UsageError(
-            f"--benchflow-reasoning-effort is {config.reasoning_effort!r}; the agent {config.agent_name} can ask its "
-            f"model for {', '.join(efforts)}"
+            f"the reasoning effort is {config.reasoning_effort!r}; the agent {config.agent_name} can ask its model for "
+            f"{', '.join(efforts)}"
         )
 
 

@@ -312,6 +312,7 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 def _agents(options: argparse.Namespace) -> int:
+    _register_installed("agents")
     lines, code = agents.run(options, _agent_state)
     for line in lines:
         print(printable(line))
@@ -346,6 +347,7 @@ def _doctor(_options: argparse.Namespace) -> int:
         reason = backend.available()
         available += reason is None
         print(f"  {name}: {'available' if reason is None else f'not available: {printable(reason)}'}")
+    _register_installed("agents")
     declare_agents()
     print("\nagents")
     for name in registry.names("agents"):
@@ -365,6 +367,8 @@ def _agent_state(name: str) -> str:
     from pytest_benchflow.agents._install import cache_dir
     from pytest_benchflow.catalog.load import find
 
+    if name in registry.registered("agents"):
+        return "registered by an installed package"
     manifest = find(name)
     if manifest is None:
         return "ready (part of this package)"

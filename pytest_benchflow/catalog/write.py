@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def export(manifests: Iterable[Manifest], directory: Path, *, force: bool = False) -> list[Path]:
     """Write each manifest to acp/NAME/manifest.toml below a directory and return the files.
 
-    Raises: UsageError when the directory holds anything and `force` is not set.
+    Raises: UsageError when the directory holds anything and `force` is not set, or cannot be written to.
     """
     if directory.exists() and (not directory.is_dir() or (not force and any(directory.iterdir()))):
         raise UsageError(
@@ -29,8 +29,11 @@ def export(manifests: Iterable[Manifest], directory: Path, *, force: bool = Fals
         # From the file: a value that is not given stays not given.
         values = read_toml(manifest.file)
         file = directory / "acp" / manifest.name / FILE_NAME
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(manifest_text(values), "utf-8")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(manifest_text(values), "utf-8")
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror}; name a directory that can be") from None
         written.append(file)
     return written
 

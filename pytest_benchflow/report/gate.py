@@ -31,6 +31,7 @@ _SAID = 200
 _OUTCOMES = {"passed": "passed", "skipped": "skipped", "failure": "failed", "error": "error"}
 _RANK = list(_OUTCOMES)
 _BAD = ("failure", "error")
+_OUTSIDE = {"failure": "a failure", "error": "an error"}
 
 
 @dataclass(slots=True)
@@ -105,7 +106,8 @@ def judge(files: Sequence[Junit], required: Iterable[str] = (), external: Sequen
     for name in dict.fromkeys(required):
         reason = _why_unmet(name, files)
         if reason is not None:
-            blockers.append(Blocker(f"required check {one_line(name)}: {reason}", name in external))
+            outside = any(_matches(pattern, name) for pattern in external)
+            blockers.append(Blocker(f"required check {one_line(name)}: {reason}", outside))
     cases = [case for file in files for case in file.cases]
     counts = {outcome: sum(case.outcome == outcome for case in cases) for outcome in _OUTCOMES}
     return Gate(counts, blockers)
@@ -188,11 +190,15 @@ class _Reader:
             raise RecordError(f"it is no junit file: it begins with <{one_line(tag, limit=40)}>")
         if self._depth > _MAX_DEPTH:
             raise RecordError(f"its elements lie more than {_MAX_DEPTH} deep")
-        if tag == "testsuite":
+        if tag in ("testsuites", "testsuite"):
             self._claim(attributes)
         elif tag == "testcase":
             self._case = Case(self._file, attributes.get("classname", ""), attributes.get("name", ""))
             self.cases.append(self._case)
+        elif self._case is None and tag in _BAD:
+            raise RecordError(
+                f"it holds {_OUTSIDE[tag]} that is no test's: {one_line(attributes.get('message', ''), limit=_SAID)}"
+            )
         elif self._case is not None and tag in _OUTCOMES and _RANK.index(tag) > _RANK.index(self._case.outcome):
             self._case.outcome, self._case.message = tag, attributes.get("message", "")[: 4 * _SAID]
 
@@ -206,7 +212,8 @@ class _Reader:
             said = attributes.get(key, "0")
             if not re.fullmatch(r"[0-9]{1,12}", said):
                 raise RecordError(f"its {key} are {one_line(said, limit=40)!r}; a whole number is needed")
-            self._claimed[key] += int(said)
+            # A suite may count those of the suites inside it too.
+            self._claimed[key] = max(self._claimed[key], int(said))
 
 
 def _refuse_doctype(*_: object) -> None:

@@ -125,6 +125,17 @@ def test_brackets_of_a_parametrized_test_are_no_wild_card(tmp_path: Path) -> Non
             junit(PASSED, counts='failures="1"'), "says that 1 tests failed, and holds none", id="failure-gone"
         ),
         pytest.param(junit(PASSED, counts='errors="many"'), "its errors are 'many'", id="no-number"),
+        pytest.param(
+            junit(PASSED).replace("<testsuites>", '<testsuites failures="2">'),
+            "says that 2 tests failed, and holds none",
+            id="failures-gone-from-all",
+        ),
+        pytest.param(
+            junit('<error message="no database"/>', PASSED),
+            "an error that is no test's: no database",
+            id="suite-broken",
+        ),
+        pytest.param(junit("<failure/>", PASSED), "a failure that is no test's", id="failure-of-nobody"),
     ],
 )
 def test_a_file_that_cannot_be_trusted_blocks(

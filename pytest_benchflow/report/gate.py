@@ -223,7 +223,7 @@ def _refuse_doctype(*_: object) -> None:
 def _why_unmet(name: str, files: Sequence[Junit]) -> str | None:
     """Say why a required check did not run, None when it did; a file's may skip some of its tests.
 
-    What failed, and a file that cannot be relied on, blocks by itself: told twice, an external cause would be local too.
+    What failed, and a file that cannot be relied on, blocks by itself; told twice, an external cause were local too.
     """
     named = [file for file in files if _matches(name, file.name)]
     single = [case for file in files for case in file.cases if _is_named(case, name)]

@@ -16,7 +16,9 @@ from pytest_benchflow.catalog.load import Manifest, load_manifest, minor_version
 from pytest_benchflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+
+    from jsonschema import ValidationError
 
 Level = Literal["error", "warning"]
 
@@ -80,13 +82,25 @@ def _of_schema(file: Path, values: Mapping[str, Any]) -> Iterator[Finding]:
 
     minor = minor_version(file, values)
     contract = {key: value for key, value in values.items() if key != "host"}
-    validator = Draft202012Validator(json.loads(SCHEMA.read_text("utf-8")))
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    validator = Draft202012Validator(schema)
     for error in sorted(validator.iter_errors(contract), key=lambda each: list(map(str, each.absolute_path))):
         where = ".".join(map(str, error.absolute_path))
         if minor and error.validator == "additionalProperties" and not where:
             continue
-        message = error.message if len(error.message) <= _SHOWN else f"{error.message[:_SHOWN]}…"
+        message = _in_words(error, schema["properties"])
+        message = message if len(message) <= _SHOWN else f"{message[:_SHOWN]}…"
         yield Finding(file, "error", f"{where}: {message}" if where else message)
+
+
+def _in_words(error: ValidationError, properties: Collection[str]) -> str:
+    """Say what came and what is allowed, where the validator's own words leave one of them out."""
+    if error.validator == "const":
+        return f"{error.instance!r} was given; {error.validator_value!r} is allowed"
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        unknown = ", ".join(repr(key) for key in error.instance if key not in properties)
+        return f"not known: {unknown}; there are: {', '.join(sorted(properties))}"
+    return str(error.message)
 
 
 def _of_commands(manifest: Manifest, tools: tuple[str, ...]) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from pytest_benchflow.catalog.directory import declare_agents
 from pytest_benchflow.catalog.load import find, load_manifest
 from pytest_benchflow.errors import BenchflowError, UsageError
 from pytest_benchflow.report.text import one_line, printable
+from pytest_benchflow.rollout.cell import resolve_backend
 from pytest_benchflow.rollout.plan import agent_environment
 
 if TYPE_CHECKING:
@@ -32,19 +33,26 @@ _PROPERTY = "benchflow_conformance"
 
 def make_conformance(config: pytest.Config, settings: Settings, session: Callable[[], RolloutSession]) -> Conformance:
     """Return the checks of this session's agents. Raises: pytest.UsageError."""
+    from pytest_benchflow.rollout.probing import patience
+
+    given = config.option.benchflow_conformance is not None
     try:
-        agents = _agents(settings.conformance, config.invocation_params.dir)
+        if given:
+            agents = _agents(settings.conformance, config.invocation_params.dir, OPTION)
+        else:
+            agents = _agents(settings.conformance, config.rootpath, "the ini value benchflow_conformance")
         agent_environment(settings)
-        registry.load("sandboxes", settings.sandbox, "backend")
+        resolve_backend(settings.sandbox)
+        patience(settings)
     except UsageError as error:
         raise pytest.UsageError(printable(error)) from None
-    if config.option.benchflow_conformance and config.args_source is not pytest.Config.ArgsSource.ARGS:
+    if given and config.args_source is not pytest.Config.ArgsSource.ARGS:
         # The option without a path asks for these items alone.
         config.args[:] = []
     return Conformance(config, settings, agents, session)
 
 
-def _agents(names: Sequence[str], here: Path) -> dict[str, Agent]:
+def _agents(names: Sequence[str], here: Path, spelling: str) -> dict[str, Agent]:
     """Return the agents by name, those of manifest files made known. Raises: UsageError."""
     declare_agents()
     found: dict[str, Agent] = {}
@@ -57,11 +65,11 @@ def _agents(names: Sequence[str], here: Path) -> dict[str, Agent]:
         try:
             agent: Agent = registry.load("agents", name, "agent")(registry.canonical("agents", name))
         except UsageError as error:
-            raise UsageError(f"{OPTION} is {given!r}; {error}") from None
+            raise UsageError(f"{spelling} is {given!r}; {error}") from None
         if not agent.uses_model:
-            raise UsageError(f"{OPTION} is {given!r}, which calls no model; it takes an agent that does")
+            raise UsageError(f"{spelling} is {given!r}, which calls no model; it takes an agent that does")
         if agent.name in found:
-            raise UsageError(f"{OPTION} names the agent {agent.name} twice; check one version at a time")
+            raise UsageError(f"{spelling} names the agent {agent.name} twice; check one version at a time")
         found[agent.name] = agent
     return found
 

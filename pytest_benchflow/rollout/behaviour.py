@@ -19,13 +19,14 @@ from pytest_benchflow.contracts import AgentContext, SandboxSpec
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.records.journal import Journal
 from pytest_benchflow.rollout.drift import Drift, drifts
-from pytest_benchflow.tasks.task import AgentPhase, Environment, Step, Task, VerifierPhase
+from pytest_benchflow.tasks.task import bare_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_benchflow.catalog.load import Manifest
     from pytest_benchflow.contracts import Backend, Sandbox
+    from pytest_benchflow.tasks.task import Task
 
 _PROGRAM = "/opt/benchflow/parity/launch.py"
 _STUB = "/opt/benchflow/parity/stub.sh"
@@ -123,7 +124,7 @@ async def launch(
     sides: Mapping[str, Manifest], backend: Backend, scratch: Path, rows: Sequence[Row] = ROWS
 ) -> Launches:
     """Run the launch commands of some sides in one sandbox, each with the same stubs. Raises: SandboxError."""
-    task = _no_task(scratch)
+    task = bare_task(scratch / "task.toml", "parity")
     for reason in (backend.available(), backend.unsupported(task)):
         if reason:
             raise SandboxError(reason)
@@ -209,24 +210,3 @@ async def _run(
     except ValueError:
         how = "took too long" if done.timed_out else f"ended with exit code {done.exit_code}"
         raise SandboxError(f"the launch commands could not be run: the driver {how}: {done.stderr[-600:]}") from None
-
-
-def _no_task(path: Path) -> Task:
-    """Return a task that asks for nothing."""
-    step = Step(name=None, instruction="", agent=AgentPhase(), verifier=VerifierPhase(), tests=None, solution=None)
-    return Task(
-        path=path,
-        file=path / "task.toml",
-        name="parity",
-        form="harbor",
-        schema_version="1.0",
-        steps=(step,),
-        environment=Environment(),
-        environment_dir=None,
-        dockerfile=None,
-        compose_file=None,
-        skills=(),
-        skills_path=None,
-        solution_env={},
-        metadata={},
-    )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.values import mapping
-from pytest_benchflow.rollout.probing import IDLE_SEC
 from pytest_benchflow.rollout.scenarios import LONG, long_text
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ def _comes_to_an_end(evidence: Evidence, seen: Seen) -> Judgement:
     asked = f"{len(evidence.heard)} requests in {seen.seconds:.0f} s"
     if not evidence.heard:
         return _no("its model was never asked")
-    if seen.outcome.stop == "idle" or (seen.outcome.stop == "timeout" and seen.silent_sec > IDLE_SEC):
+    if seen.outcome.stop == "idle" or (seen.outcome.stop == "timeout" and seen.silent_sec > evidence.idle_sec):
         return _no(f"{asked}, the last one {seen.silent_sec:.0f} s before; {_end(evidence, seen)}")
     if seen.outcome.stop == "timeout":
         return _yes(f"{asked}: it was still trying when its time was up")

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import ClientPolicy
+from pytest_benchflow.errors import UsageError
 from pytest_benchflow.proxy.probe import ProbeModel
 from pytest_benchflow.proxy.routes import Route
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.rollout.cell import resolve
-from pytest_benchflow.rollout.config import RolloutConfig
+from pytest_benchflow.rollout.config import RolloutConfig, slug
 from pytest_benchflow.rollout.place import held, rundir_of
 from pytest_benchflow.rollout.plan import agent_environment
 from pytest_benchflow.rollout.run import run_cell
-from pytest_benchflow.tasks.task import AgentPhase, Environment, NetworkPolicy, Step, Task, VerifierPhase
+from pytest_benchflow.tasks.task import NetworkPolicy, bare_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pytest_benchflow.proxy.script import ScriptTurn
     from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.rollout.session import RolloutSession
+    from pytest_benchflow.settings import Settings
+    from pytest_benchflow.tasks.task import Task
 
 MODEL = "scripted"
 TIMEOUT_SEC = 300.0
@@ -104,6 +107,7 @@ class Evidence:
     prompt: str
     heard: tuple[Asked, ...]
     timeout_sec: float
+    idle_sec: float
     error: str | None
     seen: Seen | None
     events: tuple[dict[str, Any], ...]
@@ -193,6 +197,17 @@ class ProbedAgent:
         return tuple((await sandbox.exec(["cat", self.signs.log])).stdout.split())
 
 
+def patience(settings: Settings) -> tuple[float, float]:
+    """Return the seconds that an agent may take, and be silent. Raises: UsageError when the first would hide a hang."""
+    timeout, idle = settings.agent_timeout or TIMEOUT_SEC, settings.idle_timeout or IDLE_SEC
+    if timeout <= idle:
+        raise UsageError(
+            f"an agent may take {timeout:g} s (--benchflow-agent-timeout) and be silent for {idle:g} s "
+            "(--benchflow-idle-timeout); the first must be longer, or one that hangs cannot be told from one that tries"
+        )
+    return timeout, idle
+
+
 def probe(session: RolloutSession, agent: Agent, scenario: Scenario, *, model: str = MODEL) -> Evidence:
     """Run an agent through a scenario, in a rollout of the session's job.
 
@@ -202,8 +217,8 @@ def probe(session: RolloutSession, agent: Agent, scenario: Scenario, *, model: s
     settings = session.settings
     watched = ProbedAgent(agent, scenario)
     prompt = scenario.prompt(watched.signs.token)
-    task = _task(session.job_dir / "conformance" / scenario.name, prompt)
-    timeout = settings.agent_timeout or TIMEOUT_SEC
+    task = _task(session.job_dir / "conformance" / slug(agent.name) / scenario.name, prompt)
+    timeout, idle = patience(settings)
     config = RolloutConfig(
         task=task,
         agent=watched,
@@ -212,7 +227,7 @@ def probe(session: RolloutSession, agent: Agent, scenario: Scenario, *, model: s
         jobs_dir=settings.jobs_dir,
         job_name=settings.job_name,
         agent_timeout=timeout,
-        idle_timeout=settings.idle_timeout or IDLE_SEC,
+        idle_timeout=idle,
         reasoning_effort=settings.reasoning_effort,
         keep_sandbox=settings.keep_sandbox,
         agent_env=agent_environment(settings),
@@ -227,6 +242,7 @@ def probe(session: RolloutSession, agent: Agent, scenario: Scenario, *, model: s
         prompt=prompt,
         heard=tuple(watched.model.heard),
         timeout_sec=timeout,
+        idle_sec=idle,
         error=rollout.result.get("error"),
         seen=watched.seen,
         events=tuple(rollout.events),
@@ -236,27 +252,11 @@ def probe(session: RolloutSession, agent: Agent, scenario: Scenario, *, model: s
 
 
 def _task(directory: Path, prompt: str) -> Task:
-    """Return a task that is nothing but a prompt: nothing scores it, so that its rollout never trains a model."""
+    """Write a prompt and return the task that it is; as nothing scores it, its rollout never trains a model."""
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "instruction.md"
     file.write_text(prompt + "\n", encoding="utf-8")
-    step = Step(name=None, instruction=prompt, agent=AgentPhase(), verifier=VerifierPhase(), tests=None, solution=None)
-    return Task(
-        path=directory,
-        file=file,
-        name=f"conformance/{directory.name}",
-        form="harbor",
-        schema_version="1.4",
-        steps=(step,),
-        environment=Environment(network=NetworkPolicy("no-network")),
-        environment_dir=None,
-        dockerfile=None,
-        compose_file=None,
-        skills=(),
-        skills_path=None,
-        solution_env={},
-        metadata={},
-    )
+    return bare_task(file, f"conformance/{directory.name}", prompt=prompt, network=NetworkPolicy("no-network"))
 
 
 def _messages(rundir: RunDir) -> tuple[dict[str, Any], ...]:

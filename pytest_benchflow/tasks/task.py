@@ -163,3 +163,24 @@ class Task:
     def slug(self) -> str:
         """Return the directory's name, which ids and rollout names are made from."""
         return self.path.name
+
+
+def bare_task(file: Path, name: str, *, prompt: str = "", network: NetworkPolicy = NetworkPolicy()) -> Task:
+    """Return a task that is nothing but a prompt, in the directory of `file`; nothing scores it."""
+    step = Step(name=None, instruction=prompt, agent=AgentPhase(), verifier=VerifierPhase(), tests=None, solution=None)
+    return Task(
+        path=file.parent,
+        file=file,
+        name=name,
+        form="harbor",
+        schema_version="1.4",
+        steps=(step,),
+        environment=Environment(network=network),
+        environment_dir=None,
+        dockerfile=None,
+        compose_file=None,
+        skills=(),
+        skills_path=None,
+        solution_env={},
+        metadata={},
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,22 @@ def test_a_path_is_collected_too(bench: Bench) -> None:
     assert len(ids) == 18
 
 
+def test_a_file_in_the_ini_value_lies_below_the_root(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest(bench)
+    bench.ini("benchflow_conformance = mine/manifest.toml")
+    (bench.path / "below").mkdir()
+    monkeypatch.chdir(bench.path / "below")
+    assert "conformance/invented/text::text" in bench.ids()
+
+
+def test_workers_run_each_scenario_of_the_ini_value_once(bench: Bench) -> None:
+    bench.ini("benchflow_conformance = baseline")
+    done = bench.run("-n", "2", "-k", "text or initialize or cut", "-v")
+    assert outcomes(done) == {"passed": 2, "skipped": 2}
+    workers = [re.findall(r"\[(gw\d)\].*baseline/(\w+)::", line) for line in done.outlines]
+    assert len({pair for found in workers for pair in found}) == 2
+
+
 def test_the_ini_value_adds_to_what_is_collected(bench: Bench) -> None:
     bench.pytester.makepyfile(test_mine="def test_of_the_users(): pass")
     bench.ini("benchflow_conformance = baseline")
@@ -141,6 +158,24 @@ def test_the_ini_value_adds_to_what_is_collected(bench: Bench) -> None:
 )
 def test_what_cannot_be_checked_is_refused(bench: Bench, given: list[str], says: str) -> None:
     bench.refused(*(f"--benchflow-conformance={name}" for name in given), says=says)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        (
+            ["--benchflow-agent-timeout=60"],
+            "an agent may take 60 s (--benchflow-agent-timeout) and be silent for 100 s",
+        ),
+        (
+            ["--benchflow-idle-timeout=300"],
+            "an agent may take 300 s (--benchflow-agent-timeout) and be silent for 300 s",
+        ),
+    ],
+    ids=["too-short", "too-patient"],
+)
+def test_a_time_in_which_no_hang_shows_is_refused(bench: Bench, limits: list[str], says: str) -> None:
+    bench.refused("--benchflow-conformance=baseline", *limits, says=says)
 
 
 def test_an_unknown_sandbox_is_refused(bench: Bench) -> None:

@@ -142,6 +142,14 @@ def test_an_agent_that_goes_on_asking_does_not_hang(run: Probe) -> None:
     assert judge(BY_NAME["error_ends"], found).status == "supported"
 
 
+def test_silence_is_judged_by_the_limit_that_was_given(run: Probe) -> None:
+    found = run("model_error", "is-patient")
+    assert found.seen is not None
+    seen = replace(found.seen, outcome=AgentOutcome(stop="timeout"), silent_sec=4.0)
+    assert judge(BY_NAME["error_ends"], replace(found, seen=seen, idle_sec=5.0)).status == "supported"
+    assert judge(BY_NAME["error_ends"], replace(found, seen=seen)).status == "not supported"
+
+
 @pytest.mark.parametrize(
     ("seen", "says"),
     [

@@ -36,6 +36,8 @@ _TRACE = "PS4='\x1e$PWD\x1f'\nset -x\n"
 _ROUNDS = 16
 _TEXT_LIMIT = 1 << 16
 _CALLS = 100
+# The stub keeps one byte more.
+_STDIN_LIMIT = 1 << 20
 # What a shell sets for itself.
 _NOISE = ("PWD", "OLDPWD", "SHLVL", "_")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
@@ -233,10 +235,12 @@ class Driver:
             "exit": code,
             "calls": calls[:_CALLS],
             "files": self.files.changes(),
-            "stdout": (PLACE / "stdout").read_bytes()[:_TEXT_LIMIT].decode("utf-8", "backslashreplace"),
+            "stdout": head(PLACE / "stdout"),
             "stderr": (PLACE / "stderr").read_bytes()[-_TEXT_LIMIT:].decode("utf-8", "backslashreplace"),
-            "undecided": [*why_undecided(code, calls, bare=row["bare"])],
+            "undecided": why_undecided(code, calls, bare=row["bare"]),
         }
+        if (PLACE / "stdout").stat().st_size > _TEXT_LIMIT:
+            outcome["undecided"].append(f"it prints over {_TEXT_LIMIT} bytes, and only those are compared")
         self.files.restore()
         return outcome
 
@@ -281,6 +285,12 @@ def ended(process: subprocess.Popen[bytes], limit: float) -> bool:
     return process.poll() is not None
 
 
+def head(path: Path) -> str:
+    """Return the beginning of a file's text."""
+    with path.open("rb") as file:
+        return file.read(_TEXT_LIMIT).decode("utf-8", "backslashreplace")
+
+
 def read_calls() -> list[dict[str, Any]]:
     """Return the calls that stubs recorded, in order."""
     calls = []
@@ -294,6 +304,7 @@ def read_calls() -> list[dict[str, Any]]:
                 "env": {name: value for name, _, value in variables if name not in _NOISE},
                 "stdin": read["stdin"],
                 "captured": "captured" in read,
+                "cut": (place / "stdin").stat().st_size > _STDIN_LIMIT,
                 "missing": read.get("missing"),
             }
         )
@@ -322,6 +333,11 @@ def why_undecided(code: int | None, calls: list[dict[str, Any]], *, bare: bool) 
     reasons = [call["missing"] for call in calls if call["missing"]]
     reasons += [
         f"it reads what {call['argv'][0]} prints, which a stub cannot know" for call in calls if call["captured"]
+    ]
+    reasons += [
+        f"it hands {Path(call['argv'][0]).name} over {_STDIN_LIMIT} bytes, not all compared"
+        for call in calls
+        if call["cut"]
     ]
     if code in (126, 127) and not bare:
         reasons.append(f"a program was not found (exit code {code})")

@@ -20,7 +20,7 @@ parity_record() (
   pwd -P >"$call/cwd"
   [ ! -p /proc/self/fd/1 ] || : >"$call/captured"
   [ -z "${1-}" ] || printf %s "$1" >"$call/missing"
-  head -c 1048576 >"$call/stdin"
+  head -c 1048577 >"$call/stdin"
 )
 
 # Tell whether an interpreter is given text, or a file or module that is there.

@@ -133,6 +133,21 @@ def test_each_kind_of_drift_is_found_and_what_weakens_is_named(launches: Launche
     assert {drift.weakens for drift in found.drifts} - {None} == ({loss} if loss else set())
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        pytest.param("head -c 70000 /dev/zero", "it prints over 65536 bytes", id="output"),
+        pytest.param("head -c 1100000 /dev/zero | courier", "it hands courier over 1048576 bytes", id="input"),
+    ],
+)
+def test_what_is_too_long_to_be_compared_is_undecided(tmp_path: Path, command: str, says: str) -> None:
+    there = manifest(f"{command}; exec courier acp")
+    found = compared(tmp_path, there, there, FEW[:1])
+    assert not found.same
+    assert len(found.undecided) == 2
+    assert all(says in doubt for doubt in found.undecided)
+
+
 def test_a_side_that_is_weaker_here_is_named_so(tmp_path: Path) -> None:
     found = compared(tmp_path, edited(*DRIFT["timeout-lowered"][:2]), manifest(LAUNCH), FEW[:1])
     assert {drift.weakens for drift in found.drifts} - {None} == {"timeout lowered here"}

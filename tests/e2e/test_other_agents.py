@@ -209,5 +209,5 @@ def test_an_effort_that_an_agent_cannot_ask_for_is_a_usage_error(machine: Machin
     output, _ = session.communicate(timeout=60)
     assert session.returncode == 1
     sentence = "the agent gemini can ask its model for minimal, low, medium, high"
-    assert f"--benchflow-reasoning-effort is 'max'; {sentence}" in output
+    assert f"the reasoning effort is 'max'; {sentence}" in output
     assert list(tmp_path.glob("*/*/trajectory")) == []

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow import registry
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_json
-from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of
-from pytest_benchflow.report.summary import Summary, evidence_line
+from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of, unstarted_of
+from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line
 from pytest_benchflow.report.table import line, table, wrapped
 from pytest_benchflow.report.text import one_line, seconds_text
 
@@ -50,6 +50,7 @@ class RolloutReport:
         self._rollouts: dict[str, Summary] = {}
         self._skipped: dict[str, bool] = {}
         self._reasons: dict[str, str] = {}  # why a cell left no rollout, by file and cell of the items that say so
+        self._unstarted: dict[str, str] = {}  # the same, where the session had spent what it may
         self._shown: list[str] = []  # the rollout whose line is open, and the phases it has shown
         self._told: set[str] = set()  # items whose line says how they ended
         self._line_open = False  # under xdist: the line of a rollout awaits its percentage
@@ -58,6 +59,11 @@ class RolloutReport:
     def all_skipped(self) -> bool:
         """Tell whether there were items of rollouts, every one was skipped, and no rollout came of any."""
         return bool(self._skipped) and all(self._skipped.values()) and not self._rollouts
+
+    @property
+    def falls_short(self) -> bool:
+        """Tell whether the run fails though no item did: no rollout ran, or some were not started to save money."""
+        return self.all_skipped or bool(self._unstarted)
 
     @property
     def _terminal(self) -> Any:
@@ -107,9 +113,10 @@ class RolloutReport:
             self._end_line()
         if role:
             self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
-        if reason := left_out_of(report):
-            file, _, name = report.nodeid.rpartition("::")
-            self._reasons[f"{file}[{name.partition('[')[2]}"] = one_line(reason)
+        for reasons, reason in ((self._reasons, left_out_of(report)), (self._unstarted, unstarted_of(report))):
+            if reason:
+                file, _, name = report.nodeid.rpartition("::")
+                reasons[f"{file}[{name.partition('[')[2]}"] = one_line(reason)
         if summary is not None and summary.directory not in self._rollouts:
             self._rollouts[summary.directory] = summary
             if self._terminal is not None and self._verbosity >= 0:
@@ -171,6 +178,9 @@ class RolloutReport:
             self._write_table(terminal)
         if self._reasons:
             self._write_reasons(terminal)
+        if self._unstarted:
+            count, reason = len(self._unstarted), next(iter(self._unstarted.values()))
+            terminal.write_line(f"this run fails, for {count} rollouts did not run: {reason}", red=True)
         if incomplete:
             terminal.write_line(one_line(incomplete), red=True)
         for directory in cut:
@@ -201,6 +211,8 @@ class RolloutReport:
             terminal.write(f"{after}\n")
         for part in wrapped(evidence_line(summaries), width):
             terminal.write_line(part)
+        for text in cost_lines(summaries):
+            terminal.write_line(text)
         self._write_places(terminal, summaries, listed="directory" in rows[0])
 
     def _write_places(self, terminal: pytest.TerminalReporter, summaries: Sequence[Summary], *, listed: bool) -> None:
@@ -321,6 +333,6 @@ def _colour(summary: Summary) -> dict[str, bool]:
 
 def _phases(summary: Summary, *, timed: bool) -> list[str]:
     seconds = {name: value for name, value in summary.phases if name in _PHASES}
-    if seconds.get("agent_setup", _FOUND_SEC) < _FOUND_SEC:
+    if len(seconds) > 1 and seconds.get("agent_setup", _FOUND_SEC) < _FOUND_SEC:
         del seconds["agent_setup"]
     return [f"{_PHASES[name]} {seconds_text(value)}" if timed else _PHASES[name] for name, value in seconds.items()]

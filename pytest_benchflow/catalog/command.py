@@ -76,9 +76,11 @@ def _listed_lines(name: str, state: Callable[[str], str]) -> list[str]:
     manifest = find(name)
     if manifest is None:
         return [f"{name}: {state(name)}"]
+    # What is known of a version begins with a word for it, such as untested.
+    others = [f"{name}@{version} ({known.partition(':')[0]})" for version, known in manifest.host.versions.items()]
     facts = [
         state(name),
-        *([f"also {', '.join(f'{name}@{v}' for v in manifest.host.versions)}"] if manifest.host.versions else []),
+        *([f"also {', '.join(others)}"] if others else []),
         *([f"aliases: {', '.join(manifest.aliases)}"] if manifest.aliases else []),
         f"speaks {manifest.spoken_protocol}",
         *([f"from {manifest.file}"] if name in registry.declared() else []),

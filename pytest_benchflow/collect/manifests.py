@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,6 +29,7 @@ OPTION = "--benchflow-manifests"
 _SHOWN = 5
 # The property of an item's report by which the process that leads knows it.
 _PROPERTY = "benchflow_parity"
+_LEFT_OUT = "benchflow_parity_left_out"
 
 
 def make_parity(config: pytest.Config, settings: Settings, session: Callable[[], RolloutSession]) -> Parity:
@@ -72,7 +73,7 @@ class Parity:
         self._sandbox = settings.sandbox
         self._session = session
         self._heard: set[str] = set()
-        self._lost: list[str] = []
+        self._left_out: set[str] = set()
 
     @property
     def names(self) -> list[str]:
@@ -100,22 +101,35 @@ class Parity:
         if report.when == "call" and not report.skipped:
             self._heard |= {str(value) for name, value in report.user_properties if name == _PROPERTY}
 
+    def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
+        """Note which agents were left out, of a selection that the user made."""
+        options = self._config.option
+        again = any(self._config.getoption(name, default=False) for name in ("lf", "stepwise"))
+        if options.keyword or options.markexpr or options.deselect or again:
+            self._left_out |= {item.agent for item in items if isinstance(item, ParityItem)}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Hear from an xdist worker what it left out."""
+        self._left_out |= set(getattr(node, "workeroutput", {}).get(_LEFT_OUT, ()))
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a session in which agents were not compared: parity that was asked for is never passed over."""
-        if hasattr(self._config, "workerinput") or self._config.option.collectonly:
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[_LEFT_OUT] = sorted(self._left_out)
             return
-        self._lost = self._missed()
-        fine = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if self._lost and session.exitstatus in fine:
+        if self._config.option.collectonly or not (lost := self._missed()):
+            return
+        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        said = f"parity was asked for, and not compared were: {', '.join(lost[:_SHOWN])}{more}"
+        # A report, so that a junit file tells of it too: it may be all that is read of this session.
+        place = ("parity", None, "parity::compared")
+        self._config.hook.pytest_runtest_logreport(
+            report=pytest.TestReport("parity::compared", place, {}, outcome="failed", longrepr=said, when="call")
+        )
+        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name the agents that were not compared."""
-        if self._lost:
-            more = f" and {len(self._lost) - _SHOWN} more" if len(self._lost) > _SHOWN else ""
-            names = ", ".join(self._lost[:_SHOWN])
-            terminalreporter.write_line(f"parity was asked for, and not compared were: {names}{more}", red=True)
 
     def behaviour(self, here: Manifest, there: Manifest) -> Behaviour | str:
         """Run both launch commands; a text says why that cannot be done."""
@@ -133,13 +147,9 @@ class Parity:
                 session.host().scratch.discard(scratch)
 
     def _missed(self) -> list[str]:
-        """Return the agents of which nothing was heard; of a selection made by name, only if that holds nobody."""
-        options = self._config.option
-        selected = options.keyword or options.markexpr or options.deselect
-        again = any(self._config.getoption(name, default=False) for name in ("lf", "stepwise"))
-        if (selected or again) and self._heard:
-            return []
-        return [name for name in self.names if name not in self._heard]
+        """Return the agents of which nothing was heard and that no selection left out; all, if that holds nobody."""
+        left_out = self._left_out if self._heard else ()
+        return [name for name in self.names if name not in self._heard and name not in left_out]
 
 
 class ParityNode(pytest.Collector):

@@ -151,6 +151,18 @@ def test_parity_that_compares_nobody_fails(bench: Bench, agents: Path, conftest:
     assert "parity was asked for, and not compared were: " in text_of(done)
 
 
+@pytest.mark.parametrize("arguments", [(), ("-k", "same"), ("-k", "same", "-n", "2")], ids=["all", "some", "workers"])
+def test_an_agent_that_a_plugin_drops_is_missed_in_the_junit_file_too(
+    bench: Bench, agents: Path, arguments: tuple[str, ...]
+) -> None:
+    bench.pytester.makeconftest("def pytest_collection_modifyitems(items): del items[0]")
+    done = bench.run("--benchflow-manifests=agents", "--junit-xml=parity.xml", *arguments)
+    assert done.ret == 1
+    assert f"parity was asked for, and not compared were: {NAMES[0]}\n" in text_of(done)
+    gate = judge([read_junit(bench.path / "parity.xml")], required=["parity::same*"])
+    assert [blocker.text.partition(": failed: ")[0] for blocker in gate.blockers] == ["parity: parity::compared"]
+
+
 def test_a_selection_by_name_is_enough(bench: Bench, agents: Path) -> None:
     done = bench.look("--benchflow-manifests=agents", "-k", "baseline")
     assert (done.ret, outcomes(done)) == (0, {"passed": 1})

@@ -33,6 +33,17 @@ _STOPS = {
     "cancelled": "cancelled",
 }
 
+# The client side, which offers an agent nothing: it has its sandbox.
+_ABOUT_US = {
+    "protocolVersion": 1,
+    "clientCapabilities": {
+        "fs": {"readTextFile": False, "writeTextFile": False},
+        "terminal": False,
+        "auth": {"terminal": False},
+    },
+    "clientInfo": {"name": "pytest-benchflow", "version": "1"},
+}
+
 
 class _GaveUpError(Exception):
     """The agent broke off: it ended, answered with an error, or did not start in time."""
@@ -73,7 +84,7 @@ class _Session:
 
     async def run(self, start_sec: float, model_id: str | None) -> AgentOutcome:
         """Shake hands, prompt, and judge the end."""
-        # Importing the protocol's schema takes most of a second: other rollouts share this loop.
+        # Importing the protocol's own package takes most of a second: other rollouts share this loop.
         connection = await asyncio.to_thread(importlib.import_module, "acp.connection")
         self._connection = connection.Connection(self._answer, self._wire)
         self._exit = asyncio.create_task(self._watch_exit())
@@ -97,17 +108,9 @@ class _Session:
         self._log.flush()
 
     async def _start(self, start_sec: float, model_id: str | None) -> None:
-        schema = importlib.import_module("acp.schema")
         try:
             async with asyncio.timeout(start_sec):
-                about = await self._ask(
-                    "initialize",
-                    schema.InitializeRequest(
-                        protocol_version=1,
-                        client_capabilities=schema.ClientCapabilities(),
-                        client_info=schema.Implementation(name="pytest-benchflow", version="1"),
-                    ),
-                )
+                about = await self._ask("initialize", _ABOUT_US)
                 if not isinstance(about, dict) or about.get("protocolVersion") != 1:
                     raise _GaveUpError(
                         f"the agent answered initialize with {about!r:.200}; protocol version 1 is spoken"
@@ -144,9 +147,7 @@ class _Session:
             ) from None
 
     async def _prompt(self) -> AgentOutcome:
-        schema = importlib.import_module("acp.schema")
-        block = schema.TextContentBlock(type="text", text=self._context.instruction)
-        request = schema.PromptRequest(session_id=self._id, prompt=[block])
+        request = {"sessionId": self._id, "prompt": [{"type": "text", "text": self._context.instruction}]}
         turn = asyncio.create_task(self._ask("session/prompt", request))
         try:
             reason = await self._watch(turn)
@@ -247,10 +248,7 @@ class _Session:
             **fields,
         )
 
-    async def _ask(self, method: str, request: Any) -> Any:
-        params = request
-        if not isinstance(request, dict):
-            params = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
         request_error = importlib.import_module("acp.exceptions").RequestError
         try:
             return await self._connection.send_request(method, params)

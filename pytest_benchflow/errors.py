@@ -31,6 +31,18 @@ class UnsupportedError(BenchflowError, NotImplementedError):
     category = "unsupported"
 
 
+class UnpricedError(BenchflowError, ValueError):
+    """What something cost is not known; the text is the reason that stands beside a null."""
+
+    category = "accounting"
+
+
+class OverBudgetError(UnsupportedError):
+    """A rollout was not started, because the session has spent what it may."""
+
+    category = "budget"
+
+
 class SandboxError(BenchflowError, RuntimeError):
     """A sandbox could not be made, entered or used."""
 

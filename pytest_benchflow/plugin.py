@@ -13,7 +13,7 @@ import pytest
 
 import pytest_benchflow
 from pytest_benchflow import fixtures, hookspecs
-from pytest_benchflow.errors import BenchflowError, UnsupportedError
+from pytest_benchflow.errors import BenchflowError, OverBudgetError, UnsupportedError
 from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, asks_for_rollout, parametrize_matrix
 from pytest_benchflow.settings import INI_ONLY, INI_TYPES, OPTIONS
 
@@ -174,15 +174,16 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a cell that cannot run here into a skip, and let the report carry what its rollout came to."""
-    reason = None
+    reason, over_budget = None, False
     if call.excinfo is not None and isinstance(call.excinfo.value, UnsupportedError):
-        reason = str(call.excinfo.value)
+        reason, over_budget = str(call.excinfo.value), isinstance(call.excinfo.value, OverBudgetError)
         call.excinfo = pytest.CallInfo.from_call(lambda: pytest.skip(reason), call.when).excinfo
     report = yield
-    if SUMMARY in item.stash or hasattr(item, "role"):
+    if SUMMARY in item.stash or hasattr(item, "role") or over_budget:
         from pytest_benchflow.report.attach import attach
 
-        attach(report, item, getattr(item, "role", None), item.stash.get(SUMMARY, None), left_out=reason)
+        role, summary = getattr(item, "role", None), item.stash.get(SUMMARY, None)
+        attach(report, item, role, summary, left_out=reason, over_budget=over_budget)
     return report
 
 
@@ -195,14 +196,14 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, c
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End what rollouts started; a run in which nothing could run fails, and one whose own files are missing."""
+    """End what rollouts started; fail a run in which nothing could run, or not all, or whose own files are missing."""
     runs, report = session.config.stash[RUNS], session.config.stash.get(_REPORT, None)
     if report is not None:
         # Where tests written by hand run on workers, this process hears of the job only now.
         with suppress(BenchflowError):
             runs.open()
     runs.close()
-    failed = runs.incomplete is not None or (report is not None and report.all_skipped)
+    failed = runs.incomplete is not None or (report is not None and report.falls_short)
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

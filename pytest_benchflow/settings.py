@@ -75,6 +75,17 @@ OPTIONS: tuple[Option, ...] = (
         metavar="KEY[=VALUE]",
     ),
     Option("reasoning-effort", "str", None, "reasoning effort that agents ask their model for", metavar="LEVEL"),
+    Option(
+        "price",
+        "list",
+        (),
+        "what a model costs, in US dollars per million tokens: MODEL=in,out[,cache_read,cache_write]; repeat for more",
+        metavar="MODEL=IN,OUT",
+    ),
+    Option(
+        "prices", "str", None, "TOML file with what models cost, where --benchflow-price says nothing", metavar="FILE"
+    ),
+    Option("max-cost", "float", None, "US dollars after which no further rollout starts (default: off)", metavar="USD"),
     Option("replay-strict", "bool", False, "refuse a replayed request whose tool outputs differ from the recording"),
     Option(
         "review",
@@ -133,6 +144,9 @@ class Settings:
     keep_sandbox: bool = False
     agent_env: tuple[str, ...] = ()
     reasoning_effort: str | None = None
+    price: tuple[str, ...] = ()
+    prices: str | None = None
+    max_cost: float | None = None
     replay_strict: bool = False
     record: bool = False
     review: tuple[str, ...] = ()
@@ -163,6 +177,8 @@ def read_settings(
     for name in ("agent-timeout", "idle-timeout"):
         if raw[name] is not None and not 0 < raw[name] < float("inf"):
             raise UsageError(f"{given[name]} is {raw[name]}; it takes a number of seconds above 0")
+    if raw["max-cost"] is not None and not 0 < raw["max-cost"] < float("inf"):
+        raise UsageError(f"{given['max-cost']} is {raw['max-cost']}; it takes US dollars above 0")
     if raw["job-name"] and not _SAFE_NAME.match(raw["job-name"]):
         raise UsageError(
             f"{given['job-name']} is {raw['job-name']!r}; it takes letters, digits, dots, dashes and underscores, "
@@ -185,6 +201,9 @@ def read_settings(
         keep_sandbox=raw["keep-sandbox"],
         agent_env=raw["agent-env"],
         reasoning_effort=raw["reasoning-effort"],
+        price=raw["price"],
+        prices=raw["prices"],
+        max_cost=raw["max-cost"],
         replay_strict=raw["replay-strict"],
         record=raw["record"],
         review=raw["review"],

@@ -28,6 +28,7 @@ class EventLog:
     def __init__(self, events: Journal) -> None:
         self.tool_calls: dict[str, str] = {}  # id -> title, in order of appearance
         self.usage: dict[str, Any] | None = None
+        self._cost: Any = None  # as the latest usage_update told it, which metrics in metadata may leave out
         self._events = events
         self._open: dict[str, None] = {}
         self._key: Any = None
@@ -106,6 +107,7 @@ class EventLog:
     def _keep_usage(self, meta: Any, update: dict[str, Any]) -> None:
         if update["sessionUpdate"] == "usage_update":
             self.usage = {key: value for key, value in update.items() if key not in ("sessionUpdate", "_meta")}
+            self._cost = update.get("cost") or self._cost
         self.keep_metrics(meta)
 
     def keep_metrics(self, meta: Any) -> None:
@@ -116,4 +118,4 @@ class EventLog:
         for place in places:
             for value in place.values():
                 if isinstance(value, dict) and "input_tokens" in value:
-                    self.usage = value
+                    self.usage = {"cost": self._cost, **value} if self._cost else value

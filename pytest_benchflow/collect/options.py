@@ -18,7 +18,8 @@ from pytest_benchflow.collect.selection import (
     conftest_anchors,
     enclosing_run,
 )
-from pytest_benchflow.errors import BenchflowError, UsageError
+from pytest_benchflow.errors import BenchflowError, UnpricedError, UsageError
+from pytest_benchflow.pricing import read_prices
 from pytest_benchflow.records.rundir import new_job_name
 from pytest_benchflow.report.text import printable
 from pytest_benchflow.settings import INI_ONLY, OPTIONS, Option, Settings, read_settings
@@ -119,7 +120,11 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
         raise pytest.UsageError(str(error)) from None
     named = settings.job_name or new_job_name(settings.jobs_dir)
     selection = Selection(
-        settings=replace(settings, job_name=worker["job_name"] if worker else named),
+        settings=replace(
+            settings,
+            job_name=worker["job_name"] if worker else named,
+            prices=_price_file(config, settings.prices),
+        ),
         root=config.rootpath,
         named=absolute_paths(given, config.invocation_params.dir) if not config.option.pyargs else (),
         everywhere=_everywhere(config.option),
@@ -130,6 +135,12 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
         _declare_agents()
     agents = tuple(dict.fromkeys(registry.canonical("agents", name) for name in settings.agents))
     return replace(selection, settings=replace(selection.settings, agents=agents))
+
+
+def _price_file(config: pytest.Config, named: str | None) -> str | None:
+    """Return the file of prices: an ini value is relative to the root directory, an option to where pytest starts."""
+    given = config.getoption("benchflow_prices") is not None
+    return named and str((config.invocation_params.dir if given else config.rootpath) / named)
 
 
 def _declare_agents() -> None:
@@ -154,6 +165,7 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
         _check_names(selection, config)
         _check_distinct(selection.settings, config)
         _check_models(selection.settings)
+        _check_prices(selection.settings)
         _check_agent_env(selection.settings)
 
 
@@ -205,6 +217,23 @@ def _check_models(settings: Settings) -> None:
                 check_model(model)
     except BenchflowError as error:
         raise pytest.UsageError(f"--benchflow-model: {error}") from None
+
+
+def _check_prices(settings: Settings) -> None:
+    """Refuse prices that are none, and a limit that an unknown price cannot hold. Raises: pytest.UsageError."""
+    from pytest_benchflow.rollout.plan import models_for
+
+    try:
+        prices = read_prices(settings.price, settings.prices)
+        if settings.max_cost is None:
+            return
+        for model in dict.fromkeys(model for agent in settings.agents for model in models_for(agent, settings)):
+            if model not in ("none", "replay"):
+                prices.of(model)
+    except UnpricedError as error:
+        raise pytest.UsageError(f"--benchflow-max-cost cannot hold: {error}") from None
+    except BenchflowError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _check_distinct(settings: Settings, config: pytest.Config) -> None:

@@ -12,7 +12,7 @@ from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
 from pytest_benchflow.records.rows import row_chunks
 from pytest_benchflow.records.trajectory import read_rows, whole
-from pytest_benchflow.records.values import mapping
+from pytest_benchflow.records.values import mapping, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,6 +60,7 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any
         except RecordError:
             verdicts["unhealthy"] += 1
             categories["capture"] += 1
+            unpriced += _is_paid(rollout)
             continue
         verdict = str(result.get("verdict"))
         verdicts[verdict] += 1
@@ -68,12 +69,12 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any
         elif rollout.reward is not None:
             rewards.append(rollout.reward)
         usage = result.get("agent_result") or {}
+        if number(usage.get("cost_usd")) is not None:
+            cost += usage["cost_usd"]
+        else:
+            unpriced += _is_paid(rollout)
         if not result.get("proxy"):
             continue
-        if usage.get("cost_usd") is None:
-            unpriced += 1
-        else:
-            cost += usage["cost_usd"]
         if usage.get("total_tokens") is None:
             without_tokens += 1
         else:
@@ -86,8 +87,20 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any
         "unhealthy_categories": dict(sorted(categories.items())),
         "reward": {"scored": len(rewards), "asked": asked, "mean": sum(rewards) / len(rewards) if rewards else None},
         "tokens": {"total": None if without_tokens else tokens, "subtotal": tokens, "unknown": without_tokens},
-        "cost_usd": {"total": None if unpriced else cost, "priced_subtotal": cost, "unpriced": unpriced},
+        "cost_usd": {
+            "total": None if unpriced else round(cost, 10),
+            "priced_subtotal": round(cost, 10),
+            "unpriced": unpriced,
+        },
     }
+
+
+def _is_paid(rollout: Rollout) -> bool:
+    """Tell whether a rollout asks a model that costs something, also one of which nothing else can be read."""
+    try:
+        return rollout.config.get("model") not in ("none", "replay")
+    except RecordError:
+        return True
 
 
 def _healthy(rollout: Rollout) -> bool:

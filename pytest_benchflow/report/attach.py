@@ -14,21 +14,30 @@ _SUMMARY = "benchflow_rollout"
 _ROLE = "benchflow_role"
 _OUTCOME = "benchflow_outcome"
 _LEFT_OUT = "benchflow_left_out"
+_UNSTARTED = "benchflow_unstarted"
 
 
 def attach(
-    report: pytest.TestReport, item: pytest.Item, role: str | None, summary: Summary | None, *, left_out: str | None
+    report: pytest.TestReport,
+    item: pytest.Item,
+    role: str | None,
+    summary: Summary | None,
+    *,
+    left_out: str | None,
+    over_budget: bool = False,
 ) -> None:
     """Add to a report what its item is (rollout, check or None) and what its rollout came to.
 
-    `left_out` is why its cell cannot run here, None where it can.
+    `left_out` is why its cell cannot run here, or was not started because it is `over_budget`; None where it ran.
     """
+    if over_budget:
+        setattr(report, _UNSTARTED, left_out)
     if summary is not None:
         setattr(report, _SUMMARY, summary.as_dict())
     if role is None:
         return
     setattr(report, _ROLE, role)
-    if left_out is not None:
+    if left_out is not None and not over_budget:
         setattr(report, _LEFT_OUT, left_out)
     if report.skipped and isinstance(report.longrepr, tuple):
         # The place of a skip is the task's file, not the line of this package that found the reason.
@@ -51,6 +60,11 @@ def role_of(report: object) -> str | None:
 def outcome_of(report: object) -> str | None:
     """Return solved, unsolved or timeout for the call of a rollout item that passed."""
     return getattr(report, _OUTCOME, None)
+
+
+def unstarted_of(report: object) -> str | None:
+    """Return why the rollout of a report's item was not started for want of money, None where it was."""
+    return getattr(report, _UNSTARTED, None)
 
 
 def left_out_of(report: object) -> str | None:

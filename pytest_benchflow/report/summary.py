@@ -52,6 +52,7 @@ class Summary:
     directory: str
     kept: str | None = None  # where the sandbox's files are, when they were to stay
     phases: tuple[tuple[str, float], ...] = ()
+    unpriced: str | None = None  # why the cost is not known
 
     @property
     def outcome(self) -> str:
@@ -80,6 +81,11 @@ class Summary:
         return self.reward if self.healthy else None
 
     @property
+    def paid(self) -> bool:
+        """Tell whether its model costs something: recorded answers do not, and what they did cost is another run's."""
+        return self.calls_model and self.model != "replay"
+
+    @property
     def name(self) -> str:
         """Return the name of the rollout's directory."""
         return self.directory.rpartition("/")[2]
@@ -87,8 +93,6 @@ class Summary:
     def cells(self) -> dict[str, str]:
         """Return the row of the table by column: who, what came out, what it took, and where it is."""
         unmodelled = not self.calls_model
-        # Recorded answers cost nothing, and what they did cost is another run's.
-        free = unmodelled or self.model == "replay"
         return {
             "task": one_line(self.task),
             "agent": one_line(self.agent),
@@ -99,7 +103,7 @@ class Summary:
             "reward": reward_text(self.score) if self.healthy else NONE,
             "steps": NONE if unmodelled else count_text(self.steps),
             "tokens": NONE if unmodelled else count_text(self.tokens),
-            "cost": NONE if free else cost_text(self.cost),
+            "cost": cost_text(self.cost) if self.paid else NONE,
             "time": seconds_text(self.seconds),
             "directory": one_line(self.name),
         }
@@ -151,6 +155,7 @@ def summarize(rollout: Rollout, directory: str) -> Summary:
         directory=directory,
         kept=result.get("sandbox_kept"),
         phases=tuple((name, seconds) for name, value in timing.items() if (seconds := _phase(name, value)) is not None),
+        unpriced=mapping(result.get("cost")).get("unpriced"),
     )
 
 
@@ -173,6 +178,23 @@ def evidence_line(summaries: Sequence[Summary], seconds: float | None = None) ->
         parts.append(f"training_ready {sum(summary.training_ready is True for summary in modelled)}")
     parts.append(seconds_text(took))
     return " · ".join(parts)
+
+
+def cost_lines(summaries: Sequence[Summary]) -> list[str]:
+    """Return what the rollouts cost: no total where the cost of one is unknown, but what is known, and why not all."""
+    paid = [summary for summary in summaries if summary.paid]
+    if not paid:
+        return []
+    priced = [summary.cost for summary in paid if summary.cost is not None]
+    unknown = len(paid) - len(priced)
+    if not unknown:
+        return [f"cost: {cost_text(sum(priced))}"]
+    reasons = list(
+        dict.fromkeys(one_line(summary.unpriced or "no reason is recorded") for summary in paid if summary.cost is None)
+    )
+    more = f", and {len(reasons) - 1} other reasons" if len(reasons) > 1 else ""
+    known = f"; {cost_text(sum(priced))} for {len(priced)} priced" if priced else ""
+    return [f"cost: unknown, {unknown} of {len(paid)} rollouts unpriced{known}", f"  {reasons[0]}{more}"]
 
 
 def _reward_part(summaries: Sequence[Summary]) -> str:

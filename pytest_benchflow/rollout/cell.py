@@ -45,6 +45,11 @@ class Cell:
         return self.config.model
 
     @property
+    def paid(self) -> bool:
+        """Tell whether a provider answers, whose answers cost something; recorded ones are free."""
+        return self.route is not None and self.route.source == "provider"
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Return the values that must never be written anywhere: what came from the host, whatever its name."""
         return (*self._from_host(), *(self.route.secrets if self.route else ()))

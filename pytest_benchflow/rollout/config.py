@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pytest_benchflow.errors import UsageError
+from pytest_benchflow.pricing import Prices
 from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class RolloutConfig:
     agent_env: Mapping[str, str] = field(default_factory=dict)
     replay_strict: bool = False
     record: bool = False
+    prices: Prices = field(default_factory=Prices)
     # Added to the rollout's name where two tasks of a job share a directory name.
     distinguish: bool = False
 

@@ -15,6 +15,7 @@ from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import now
 from pytest_benchflow.rollout.verify import combine
+from pytest_benchflow.training.account import cost_record
 from pytest_benchflow.training.row import build_row
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ def complete(rundir: RunDir, result: dict[str, Any], config: Mapping[str, Any]) 
         write_whole(rundir.row, itertools.chain(row.chunks(), [b"\n"]))
         result["exchanges"] = row.summary
         result["agent_result"] = {**result["agent_result"], **row.usage}
+        result["cost"] = cost_record(row.records, result, config)
+        if result["cost"] is not None:
+            result["agent_result"].update(
+                cost_usd=result["cost"]["usd"], price_source=result["cost"].pop("price_source")
+            )
         # Readers take a row that is not ready, with no error to explain it, for a fault of the record.
         result["partial_trajectory"] = result["partial_trajectory"] or row.reason == "partial_trajectory"
         result["training_ready"] = row.training_ready
@@ -73,7 +79,7 @@ def empty_result(rundir: RunDir, config: Mapping[str, Any]) -> dict[str, Any]:
         "task_skills_loading skill_catalog rewards step_rewards n_tool_calls n_skill_invocations n_prompts "
         "stop_reasons error error_category error_details verifier_error verifier_error_category export_error "
         "finished_at verifier_started_after_agent idle_before_timeout_s in_flight_at_timeout sandbox_id sandbox_kept "
-        "agent_settings proxy"
+        "agent_settings proxy cost"
     )
     return {
         "task_name": config.get("task_name"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import UsageError
+from pytest_benchflow.pricing import read_prices
 from pytest_benchflow.rollout.cell import resolve_agent
 from pytest_benchflow.rollout.config import RolloutConfig
 from pytest_benchflow.settings import host_variable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def plan(settings: Settings, task: Task, *, distinguish: bool = False) -> list[RolloutConfig]:
     """Return one configuration per agent, model, skill mode and trial, in that order. Raises: UsageError."""
-    agent_env = agent_environment(settings)
+    agent_env, prices = agent_environment(settings), read_prices(settings.price, settings.prices)
     return [
         RolloutConfig(
             task=task,
@@ -35,6 +36,7 @@ def plan(settings: Settings, task: Task, *, distinguish: bool = False) -> list[R
             agent_env=agent_env,
             replay_strict=settings.replay_strict,
             record=settings.record,
+            prices=prices,
             distinguish=distinguish,
         )
         for agent in settings.agents

@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
-from pytest_benchflow.errors import BenchflowError, RecordError, UnsupportedError, UsageError
+from pytest_benchflow.errors import BenchflowError, OverBudgetError, RecordError, UnsupportedError, UsageError
 from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.rollout.budget import Budget
 from pytest_benchflow.rollout.cell import resolve, settled, task_of
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job, finish_job, note_cell, recover_jobs
@@ -58,6 +59,7 @@ class RolloutSession:
         self._begun = False
         self.pool = Pool()
         self._leads = leads
+        self._budget = Budget(self.job_dir, session_id, settings.max_cost)
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
         self._finished: dict[Path, tuple[RolloutConfig, Rollout | BenchflowError]] = {}
@@ -114,7 +116,8 @@ class RolloutSession:
         if known is None:
             known = self._finished[rundir.path] = (asked, self._run(config, rundir, watch))
             if isinstance(known[1], BenchflowError):
-                kind = "skipped" if isinstance(known[1], UnsupportedError) else "error"
+                elsewhere = isinstance(known[1], UnsupportedError) and not isinstance(known[1], OverBudgetError)
+                kind = "skipped" if elsewhere else "error"
                 self._note(rundir.path.name, **{kind: str(known[1])})
         if planned and planned != rundir.path.name and planned not in self._renamed:
             self._renamed.add(planned)
@@ -135,6 +138,9 @@ class RolloutSession:
         try:
             self.open()
             cell = resolve(config)
+            # Not under the lock, whose file would be a rollout's; one that another worker has begun is waited for.
+            if not self._begun_here(rundir.path):
+                self._budget.check(cell)
             with held(rundir, wait=True):
                 if not self._done_here(rundir.path):
                     self.pool.run(run_cell(cell, host=self.host(), watch=watch))
@@ -206,11 +212,17 @@ class RolloutSession:
         if self._signalled - signalled > _TOGETHER_SEC:
             signal.default_int_handler(number, frame)
 
+    def _begun_here(self, path: Path) -> bool:
+        """Tell whether the rollout is one of this session, finished or not."""
+        try:
+            return bool(Rollout(path).config.get("session_id") == self.session_id)
+        except RecordError:
+            return False
+
     def _done_here(self, path: Path) -> bool:
         """Tell whether another item or worker of this session has finished the rollout."""
-        rollout = Rollout(path)
         try:
-            return rollout.config.get("session_id") == self.session_id and rollout.result.get("verdict") is not None
+            return self._begun_here(path) and Rollout(path).result.get("verdict") is not None
         except RecordError:
             return False
 

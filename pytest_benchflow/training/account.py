@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.records.values import mapping
+from pytest_benchflow.errors import UnpricedError
+from pytest_benchflow.pricing import Price, reported_cost
+from pytest_benchflow.records.values import integer, mapping, number, sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pytest_benchflow.records.usage import Usage
     from pytest_benchflow.training.threads import Exchange
+
+
+# Of a US dollar, in what records hold.
+_DECIMALS = 10
 
 
 def token_sums(exchanges: Sequence[Exchange]) -> dict[str, int]:
@@ -33,6 +39,82 @@ def usage_totals(exchanges: Sequence[Exchange]) -> dict[str, int | None]:
         "n_cache_creation_tokens": _sum_known(usages, "cache_creation_tokens"),
         "total_tokens": _sum(usage.billed for usage in usages),
     }
+
+
+def costs(exchanges: Sequence[Exchange], price: Price) -> dict[str, Any]:
+    """Return what all exchanges cost in US dollars, side calls and retries too: `usd` is selected plus excluded.
+
+    `usd` is null, with the reason in `unpriced`, when any of it is unknown; `known_usd` is the part that is known.
+    """
+    sums = {True: 0.0, False: 0.0}
+    unpriced: list[str] = []
+    for exchange in exchanges:
+        if exchange.untold:
+            unpriced.append(f"exchange {exchange.index}: {exchange.untold}")
+        elif exchange.usage is not None:
+            try:
+                sums[exchange.selected] += price.cost(exchange.usage, exchange.response)
+            except UnpricedError as error:
+                unpriced.append(f"exchange {exchange.index}: {error}")
+    selected, excluded = (round(sums[which], _DECIMALS) for which in (True, False))
+    known = round(selected + excluded, _DECIMALS)
+    more = f", and {len(unpriced) - 1} more" if len(unpriced) > 1 else ""
+    return {
+        "usd": None if unpriced else known,
+        "selected_usd": None if unpriced else selected,
+        "excluded_usd": None if unpriced else excluded,
+        "known_usd": known,
+        "unpriced": unpriced[0] + more if unpriced else None,
+    }
+
+
+def cost_record(
+    exchanges: Sequence[Exchange], result: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return result.json's `cost`, by the price that config.json holds; None where no model is paid.
+
+    Beside our own sum it has what the provider and what the agent say.
+    """
+    if config.get("price") is None:
+        return None
+    source = None
+    try:
+        price = Price.of_json(config["price"])
+        source, told = price.source, costs(exchanges, price)
+    except UnpricedError as error:
+        told = {**dict.fromkeys(("usd", "selected_usd", "excluded_usd", "known_usd")), "unpriced": str(error)}
+    proxy = mapping(result.get("proxy"))
+    lost = (integer(proxy.get("received")) or 0) - (integer(proxy.get("recorded")) or 0)
+    if lost and not told["unpriced"]:
+        told |= {
+            **dict.fromkeys(("usd", "selected_usd", "excluded_usd")),
+            "unpriced": f"{lost} exchanges are not recorded",
+        }
+    reported = sequence(mapping(result.get("agent_result")).get("reported"))
+    return {**told, "price_source": source, "provider_usd": provider_cost(exchanges), "agent_usd": agent_cost(reported)}
+
+
+def provider_cost(exchanges: Sequence[Exchange]) -> float | None:
+    """Return the sum of what answers themselves say they cost; None unless each that was billed says it."""
+    billed = [exchange for exchange in exchanges if exchange.usage is not None or exchange.untold]
+    said = [None if exchange.untold else reported_cost(exchange.response) for exchange in billed]
+    known = [value for value in said if value is not None]
+    return round(sum(known), _DECIMALS) if known and len(known) == len(said) else None
+
+
+def agent_cost(reported: Sequence[Any]) -> float | None:
+    """Return the US dollars that an agent says it has spent, over its runs; None unless it tells them of each.
+
+    Agents that know no price say 0: that is no report.
+    """
+    said = []
+    for usage in reported:
+        cost = mapping(usage).get("cost")
+        if isinstance(cost, dict):
+            cost = cost.get("amount") if cost.get("currency") == "USD" else None
+        said.append(number(cost) or None)
+    known = [value for value in said if value is not None]
+    return round(sum(known), _DECIMALS) if known and len(known) == len(said) else None
 
 
 def summary(exchanges: Sequence[Exchange]) -> dict[str, Any]:

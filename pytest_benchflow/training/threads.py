@@ -47,6 +47,7 @@ class Exchange:
     answer: Turn | None = None
     offer: Offer = NO_TOOLS
     usage: Usage | None = None
+    untold: str | None = None  # why what was billed for it is not known, beyond what `usage` says
     response: Any = None
     metadata: dict[str, Any] = field(default_factory=dict)
     torn: bool = False  # the line is no record
@@ -96,14 +97,16 @@ def analyse(log: Log) -> tuple[list[Exchange], TurnTree]:
     records = []
     for index, record in enumerate(log):
         if isinstance(record, Torn):
-            exchanges.append(Exchange(index, (index, index), "error", record.problem, torn=True))
+            exchanges.append(
+                Exchange(index, (index, index), "error", record.problem, torn=True, untold="its line is no record")
+            )
             continue
         try:
             exchange = _classify(index, record)
         except Exception as error:
             # What no wire format can read must cost this row only, and never be lost.
             said = f"exchange {index} cannot be read: {_said(error)}"
-            exchanges.append(Exchange(index, (index, index), "error", said, torn=True))
+            exchanges.append(Exchange(index, (index, index), "error", said, torn=True, untold="it cannot be read"))
             continue
         exchanges.append(exchange)
         records.append((exchange, record))
@@ -140,7 +143,32 @@ def _classify(index: int, record: dict[str, Any]) -> Exchange:
     else:
         outcome = dialect.outcome(status, body, error)
     usage = dialect.usage(body) if dialect is not None and body is not None else None
-    return Exchange(index, order, outcome.kind, outcome.reason, dialect, usage=usage, response=body, metadata=metadata)
+    return Exchange(
+        index,
+        order,
+        outcome.kind,
+        outcome.reason,
+        dialect,
+        usage=usage,
+        untold=_untold(record, status, usage),
+        response=body,
+        metadata=metadata,
+    )
+
+
+def _untold(record: dict[str, Any], status: int | None, usage: Usage | None) -> str | None:
+    """Say why the bill for an exchange is not known; None where its usage is the bill, or there can be none."""
+    if status is None:
+        # A request without a body was never sent on.
+        return None if mapping(record.get("request")).get("body") is None else "it has no answer"
+    upstream = integer(mapping(record.get("metadata")).get("upstream_status"))
+    if upstream is not None and upstream < 400 <= status:
+        return "its answer broke off"
+    if status >= 400:
+        return None
+    if mapping(record.get("error")):
+        return "its answer is not whole"
+    return None if usage is not None else "the provider tells no usage"
 
 
 def _resolve(exchange: Exchange, request: dict[str, Any], tree: TurnTree, histories: Histories) -> None:

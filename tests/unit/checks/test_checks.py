@@ -50,7 +50,8 @@ def test_healthy_rollout_passes_every_check(tmp_path: Path) -> None:
     assert not report.findings
     # It has no verdict yet, asked for no effort, cost nothing, and had neither skills nor a file of settings.
     assert set(report.not_applicable) == {
-        *("verdict_agrees", "effort_kept", "cost_known", "task_skills_loaded", "agent_settings_kept")
+        *("verdict_agrees", "effort_kept", "cost_known", "cost_adds_up", "costs_agree"),
+        *("task_skills_loaded", "agent_settings_kept"),
     }
     assert {*report.ran, *report.not_applicable} == set(all_checks())
     assert verdict_of(report.findings, Rollout(tmp_path).result) == ("pass", None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.checks import run_checks
+from pytest_benchflow.pricing import Price, Rates
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.rundir import RunDir
 from tests.unit.rollouts import (
@@ -185,6 +186,17 @@ FAULTS: list[tuple[str, Fault, str]] = [
         rollout(result={"agent_result": {"cost_usd": "cheap", "price_source": "litellm"}}),
         "cost_is_no_guess",
     ),
+    (
+        "a-cost-that-is-not-what-was-used",
+        rollout(
+            result={
+                "agent_result": {"cost_usd": 0.5, "price_source": "option"},
+                "cost": {"usd": 0.5, "selected_usd": 0.5, "excluded_usd": 0.0},
+            },
+            price=Price("option", ((0, Rates(1.0, 2.0)),)).as_json(),
+        ),
+        "cost_adds_up",
+    ),
     ("skills-not-shown", with_skills(CATALOGUE), "task_skills_loaded"),
     (
         "skill-read-without-skills",
@@ -260,6 +272,7 @@ FAULTS: list[tuple[str, Fault, str]] = [
 ]
 WARNINGS: list[tuple[str, Fault, str]] = [
     ("no-price", in_result(model="vendor-b/coder-2"), "cost_known"),
+    ("two-costs", in_result(cost={"usd": None, "provider_usd": 0.02, "agent_usd": 0.05}), "costs_agree"),
     (
         "a-key-in-a-tool-output",
         rollout(doing("env", "KEY=sk-test-FAKE1111FAKE1111FAKE1111")),

@@ -1,0 +1,199 @@
+"""What rollouts cost, as a user sees it: prices, unknown ones, sources that differ, and a limit to what is spent."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.plugin.bench import Bench
+
+USAGE = {
+    "prompt_tokens": 1_000,
+    "completion_tokens": 100,
+    "total_tokens": 1_100,
+    "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 100},
+}
+# 300 fresh at 10, 100 out at 50, 600 read at 1, 100 written at 12, per million.
+CALL_USD = 0.0098
+RATES = "10,50,1,12"
+
+
+class Provider(ThreadingHTTPServer):
+    """Answers chat requests: a call that fails once, then one shell command, then the end; with `usage` in each."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.usage: dict[str, Any] | None = dict(USAGE)
+        self.asked = 0
+
+    @property
+    def model(self) -> str:
+        return f"invented/scripted@http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Provider
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked += 1
+        tools = sum(message["role"] == "tool" for message in body["messages"])
+        name, arguments = (
+            ("finish", {"message": "Done."}) if tools else ("shell", {"command": "echo done > /app/out.txt"})
+        )
+        call = {"id": f"c{tools}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        answer = {
+            "id": f"r{self.server.asked}",
+            "object": "chat.completion",
+            "model": "scripted",
+            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+            **({"usage": self.server.usage} if self.server.usage else {}),
+        }
+        failed = self.server.asked == 1
+        raw = json.dumps({"error": {"message": "busy"}} if failed else answer).encode()
+        self.send_response(503 if failed else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def summary(bench: Bench) -> dict[str, Any]:
+    (path,) = (bench.path / "jobs").glob("*/summary.json")
+    value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return value
+
+
+def test_a_rollout_costs_its_usage_at_the_price_given(bench: Bench, provider: Provider) -> None:
+    bench.task()
+    done = bench.run("tasks", f"--benchflow-model={provider.model}", f"--benchflow-price={provider.model}={RATES}")
+    assert done.ret == 0, done.outlines
+    (path,) = bench.rollouts()
+    result = bench.result(path)
+    # The try that failed is billed nothing; it is one of the three exchanges.
+    assert provider.asked == result["proxy"]["received"] == 3
+    assert result["agent_result"]["cost_usd"] == pytest.approx(2 * CALL_USD)
+    assert result["agent_result"]["price_source"] == "option"
+    assert result["cost"]["selected_usd"] + result["cost"]["excluded_usd"] == pytest.approx(2 * CALL_USD)
+    assert bench.config(path)["price"]["usd_per_million_tokens"][0]["cache_write"] == 12
+    assert summary(bench)["cost_usd"] == {"total": 0.0196, "priced_subtotal": 0.0196, "unpriced": 0}
+    assert "cost: $0.0196" in done.outlines
+
+
+def test_a_model_without_a_price_costs_null(bench: Bench, provider: Provider) -> None:
+    bench.task("one")
+    bench.task("two")
+    done = bench.run("tasks", "-m", "rollout", f"--benchflow-model={provider.model}")
+    assert done.ret == 0, done.outlines
+    for path in bench.rollouts():
+        assert bench.result(path)["agent_result"]["cost_usd"] is None
+        assert "pass --benchflow-price=MODEL=" in bench.result(path)["cost"]["unpriced"]
+    assert summary(bench)["cost_usd"] == {"total": None, "priced_subtotal": 0.0, "unpriced": 2}
+    assert "cost: unknown, 2 of 2 rollouts unpriced" in done.outlines
+
+
+def test_an_answer_without_usage_makes_the_cost_unknown(bench: Bench, provider: Provider) -> None:
+    bench.task()
+    provider.usage = None
+    done = bench.run(
+        "tasks", "-m", "rollout", f"--benchflow-model={provider.model}", "--benchflow-price=invented/scripted=1,2"
+    )
+    (path,) = bench.rollouts()
+    assert bench.result(path)["cost"]["unpriced"].startswith("exchange 1: the provider tells no usage")
+    assert "cost: unknown, 1 of 1 rollouts unpriced" in done.outlines
+
+
+def test_a_provider_that_says_another_cost_is_a_warning(bench: Bench, provider: Provider) -> None:
+    bench.task()
+    provider.usage = {**USAGE, "cost": 2 * CALL_USD}
+    done = bench.run("tasks", f"--benchflow-model={provider.model}", f"--benchflow-price={provider.model}={RATES}")
+    assert done.ret == 0, done.outlines
+    text = " ".join(done.outlines)
+    assert "costs differ by $0.019600, more than 2%: usage times price $0.019600, the provider says $0.039200" in text
+
+
+def test_a_file_of_prices_is_named_by_its_digest(bench: Bench, provider: Provider) -> None:
+    bench.task()
+    bench.ini("benchflow_prices = money/prices.toml")
+    rates = "input = 10\noutput = 50\ncache_read = 1\ncache_write = 12\n"
+    bench.write(bench.path, {"money/prices.toml": f'[models."invented/scripted"]\n{rates}'})
+    assert bench.run("tasks", "-m", "rollout", f"--benchflow-model={provider.model}").ret == 0
+    usage = bench.result(bench.rollouts()[0])["agent_result"]
+    assert usage["cost_usd"] == pytest.approx(2 * CALL_USD)
+    assert usage["price_source"].startswith("prices.toml sha256:")
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one-process", "two-workers"])
+def test_what_may_be_spent_stops_new_rollouts(bench: Bench, provider: Provider, workers: tuple[str, ...]) -> None:
+    for number in range(6):
+        bench.task(f"task-{number}")
+    limit = CALL_USD * 3
+    price = f"--benchflow-price={provider.model}={RATES}"
+    done = bench.run(
+        "tasks",
+        "-m",
+        "rollout",
+        f"--benchflow-model={provider.model}",
+        price,
+        f"--benchflow-max-cost={limit}",
+        *workers,
+    )
+    assert done.ret == 1
+    # Two of them reach the limit; with two workers another may be under way by then.
+    ran = len(bench.rollouts())
+    assert ran in ((2, 3) if workers else (2,))
+    counted = done.parseoutcomes()
+    assert (counted["solved"], counted["skipped"]) == (ran, 6 - ran)
+    text = " ".join(done.outlines)
+    assert f"this run fails, for {6 - ran} rollouts did not run: not started: this session has spent $" in text
+    told = summary(bench)
+    assert (told["coverage"]["healthy"], told["coverage"]["missing"]) == (ran, 6 - ran)
+    assert all("--benchflow-max-cost" in each["reason"] for each in told["missing"])
+
+
+def test_a_later_session_of_the_job_spends_its_own(bench: Bench, provider: Provider) -> None:
+    bench.task()
+    price = f"--benchflow-price={provider.model}={RATES}"
+    asked = ("tasks", "-m", "rollout", f"--benchflow-model={provider.model}", price, "--benchflow-max-cost=0.001")
+    for _ in range(2):
+        assert bench.run(*asked, "--benchflow-job-name=same").ret == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ("--benchflow-max-cost=1",),
+            "--benchflow-max-cost cannot hold: no price is known for 'a/b@http://127.0.0.1:9/v1'",
+        ),
+        (("--benchflow-max-cost=0",), "--benchflow-max-cost is 0.0; it takes US dollars above 0"),
+        (("--benchflow-price=a/b=0,0",), "input is 0.0; it takes dollars per million tokens, above 0"),
+        (("--benchflow-price=a/b",), "--benchflow-price is 'a/b'; it takes MODEL=in,out"),
+        (("--benchflow-prices=none.toml",), "none.toml: cannot be read as a table of prices"),
+    ],
+    ids=["limit-without-a-price", "limit-of-0", "price-of-0", "no-rates", "no-file"],
+)
+def test_what_cannot_be_priced_is_refused_at_the_start(bench: Bench, arguments: tuple[str, ...], says: str) -> None:
+    bench.task()
+    bench.refused("tasks", "--benchflow-model=a/b@http://127.0.0.1:9/v1", *arguments, says=says)

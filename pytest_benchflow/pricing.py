@@ -259,7 +259,7 @@ def _map_price(model: str) -> Price:
     for key in (f"{provider}/{name}", name):
         entry = mapping(table.get(key))
         if _is_of(provider, str(entry.get("litellm_provider"))):
-            return Price(source, tuple(_map_tiers(entry, f"{source} has no whole price for {key!r}")), of_map=True)
+            return Price(source, tuple(_map_tiers(key, entry, source)), of_map=True)
     raise UnpricedError(f"{source} has no price for {model!r}; pass {OPTION}={_FORM}")
 
 
@@ -268,10 +268,13 @@ def _is_of(provider: str, owner: str) -> bool:
     return owner == provider or owner.startswith((f"{provider}_", f"{provider}-"))
 
 
-def _map_tiers(entry: Mapping[str, Any], problem: str) -> Iterator[tuple[int, Rates]]:
+def _map_tiers(key: str, entry: Mapping[str, Any], source: str) -> Iterator[tuple[int, Rates]]:
     """Yield the tiers of a map's entry, the lowest first. Raises: UnpricedError."""
+    problem = f"{source} has no whole price for {key!r}"
     if odd := [name for name in _NOT_APPLIED if entry.get(name)]:
         raise UnpricedError(f"{problem}: its {odd[0]} is not applied")
+    if "search" in key or entry.get("litellm_provider") == "perplexity":
+        raise UnpricedError(f"{problem}: it searches with each answer, which is billed beside the tokens")
     if entry.get("output_cost_per_reasoning_token") not in (None, entry.get("output_cost_per_token")):
         raise UnpricedError(f"{problem}: its output_cost_per_reasoning_token is not applied")
     listed = sequence(entry.get("tiered_pricing"))

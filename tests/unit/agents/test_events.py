@@ -82,6 +82,17 @@ def test_metadata_that_changes_parts_two_messages(journal: Journal) -> None:
     assert log.usage == {"input_tokens": 20, "output_tokens": 1}
 
 
+def test_the_cost_so_far_stays_beside_metrics_that_tell_none(journal: Journal) -> None:
+    metrics = {"field_meta": {"openhands.dev/metrics": {"input_tokens": 20, "output_tokens": 1}}}
+    cost = {"amount": 0.25, "currency": "USD"}
+    log, _ = seen(
+        journal,
+        update("usage_update", used=10, size=100, cost=cost),
+        update("agent_message_chunk", metrics, content={"type": "text", "text": "on"}),
+    )
+    assert log.usage == {"cost": cost, "input_tokens": 20, "output_tokens": 1}
+
+
 def test_calls_in_flight_are_those_begun_and_not_ended(journal: Journal) -> None:
     log, _ = seen(
         journal,

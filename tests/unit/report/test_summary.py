@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_benchflow.report.summary import Summary, evidence_line
+from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line
 
 ONE = Summary(
     task="csv-report",
@@ -81,3 +81,13 @@ def test_an_unhealthy_rollout_shows_its_category_and_has_no_reward_that_counts()
 
 def test_recorded_answers_cost_nothing() -> None:
     assert replace(ONE, model="replay", cost=None).cells()["cost"] == "-"
+
+
+def test_costs_have_a_total_only_where_all_are_known() -> None:
+    assert cost_lines([ONE, replace(ONE, cost=0.5)]) == ["cost: $0.7500"]
+    unknown = replace(ONE, cost=None, unpriced="exchange 2: it has no answer")
+    assert cost_lines([ONE, unknown, replace(unknown, unpriced=None)]) == [
+        "cost: unknown, 2 of 3 rollouts unpriced; $0.2500 for 1 priced",
+        "  exchange 2: it has no answer, and 1 other reasons",
+    ]
+    assert cost_lines([replace(ONE, model="replay", cost=None), replace(ONE, calls_model=False, cost=None)]) == []

@@ -93,12 +93,17 @@ def finding_lines(result: dict[str, Any], *, but: Callable[[str, str], bool] = l
 
 def repeats_error(result: dict[str, Any], check: str, message: str) -> bool:
     """Tell whether a finding only says again what an error in result.json says, or what follows from it."""
-    errors = [" ".join(str(result[name]).split()) for name in _ERRORS if result.get(name)]
+    errors = [_folded(result[name]) for name in _ERRORS if result.get(name)]
     if errors and check == "reward_is_finite" and result.get("rewards") is None:
         return True
-    said = " ".join(message.split())
+    said = _folded(message)
     # Findings quote errors, and cut long ones.
     return any(error[:_QUOTED] in said for error in errors)
+
+
+def _folded(text: object) -> str:
+    # A finding is one line: the line ends of an error that it quotes are escapes there.
+    return " ".join(str(text).replace("\\n", " ").split())
 
 
 def _hints(result: dict[str, Any]) -> list[str]:

@@ -1,0 +1,23 @@
+"""What is told of a rollout that did not pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_benchflow.report.failure import repeats_error
+
+ERROR = "the agent exited with code 2 during initialize; the end of its stderr:\nLLM_TIMEOUT is 'soon'"
+
+
+@pytest.mark.parametrize(
+    ("check", "message", "again"),
+    [
+        pytest.param("no_infrastructure_error", f"the rollout failed: {ERROR}", True, id="as-it-is"),
+        pytest.param("no_infrastructure_error", f"failed: {ERROR}".replace("\n", "\\n"), True, id="line-ends-escaped"),
+        pytest.param("reward_is_finite", "no finite reward: rewards is None", True, id="what-follows"),
+        pytest.param("no_infrastructure_error", "the agent exited with code 2 during initialize", False, id="a-part"),
+        pytest.param("token_usage_recorded", "token usage is None", False, id="another-matter"),
+    ],
+)
+def test_a_finding_that_says_an_error_again_is_known(check: str, message: str, *, again: bool) -> None:
+    assert repeats_error({"error": ERROR, "rewards": None}, check, message) is again

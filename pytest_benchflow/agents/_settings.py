@@ -54,7 +54,7 @@ def _refused(context: AgentContext, sign: str | None) -> str | None:
 def _difference(now: str, launched: str) -> str | None:
     """Say how a file differs from what was launched with, None: all of that is in it. Values are never shown."""
     if not now:
-        return "the file is gone"
+        return "the file is gone" if launched else "it and its copy are gone, or launch_cmd ended before it wrote them"
     try:
         wanted = json.loads(launched)
     except ValueError:

@@ -87,13 +87,6 @@ def make_reviews(config: pytest.Config, settings: Settings) -> Reviews | None:
         raise pytest.UsageError(printable(f"--benchflow-review: {error}")) from None
 
 
-def _listed_reviews(config: pytest.Config) -> Sequence[str]:
-    try:
-        return config.getini("benchflow_review") or ()
-    except (ValueError, TypeError):
-        raise pytest.UsageError("the ini value benchflow_review takes a list of paths") from None
-
-
 def _stay_outside(config: pytest.Config) -> None:
     """Refuse to take configuration from a run, or to write pytest's own files into one. Raises: pytest.UsageError."""
     ini, here = config.inipath, config.invocation_params.dir

@@ -167,7 +167,8 @@ def evidence_line(summaries: Sequence[Summary], seconds: float | None = None) ->
     parts = [f"{sum(summary.healthy for summary in summaries)}/{len(summaries)} healthy"]
     if modelled:
         parts.append(f"{_sum_text([summary.tokens for summary in modelled])} tokens")
-    parts.append(f"{_sum_text([summary.tool_calls for summary in summaries])} tool calls")
+    calls = _sum_text([summary.tool_calls for summary in summaries])
+    parts.append(f"{calls} tool call{'' if calls == '1' else 's'}")
     parts.append(_reward_part(summaries))
     if modelled:
         parts.append(f"{_pair([(summary.with_usage, summary.completed) for summary in modelled])} usage")

@@ -201,14 +201,19 @@ def _permission_refused(evidence: Evidence, seen: Seen) -> Judgement:
 
 def _retries(evidence: Evidence, seen: Seen) -> Judgement:
     if seen.outcome.stop == "finished" and evidence.signs.text in evidence.said:
-        return _yes(f"{len(evidence.heard)} requests")
+        return _yes(_requests(evidence))
     if not evidence.heard:
         return _no("its model was never asked")
-    return _no(f"after {len(evidence.heard)} requests {_end(evidence, seen)}")
+    return _no(f"after {_requests(evidence)} {_end(evidence, seen)}")
+
+
+def _requests(evidence: Evidence) -> str:
+    number = len(evidence.heard)
+    return f"{number} request{'' if number == 1 else 's'}"
 
 
 def _comes_to_an_end(evidence: Evidence, seen: Seen) -> Judgement:
-    asked = f"{len(evidence.heard)} requests in {seen.seconds:.0f} s"
+    asked = f"{_requests(evidence)} in {seen.seconds:.0f} s"
     if not evidence.heard:
         return _no("its model was never asked")
     if seen.outcome.stop == "idle" or (seen.outcome.stop == "timeout" and seen.silent_sec > evidence.idle_sec):

@@ -208,7 +208,8 @@ def read_toml(file: Path) -> dict[str, Any]:
     try:
         # A pipe or a device could keep its reader waiting for ever.
         strange = not stat.S_ISREG(file.stat().st_mode)
-        values = None if strange else tomllib.loads(file.read_text("utf-8"))
+        # As bytes: text is read with other line ends than it has, and a comparison would not see them.
+        values = None if strange else tomllib.loads(file.read_bytes().decode())
     except RecursionError:
         raise UsageError(f"{file}: not TOML that can be read (its values lie too deep in each other)") from None
     except OSError as error:

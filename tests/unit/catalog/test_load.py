@@ -217,3 +217,11 @@ def test_only_what_nobody_supplies_is_unmet(
 ) -> None:
     manifest = replace(load(tmp_path), requires_env=required, env_mapping=mapping)
     assert manifest.unmet(given) == unmet
+
+
+def test_a_line_end_that_toml_has_not_is_not_taken_for_one(tmp_path: Path) -> None:
+    load(tmp_path)
+    file = tmp_path / "manifest.toml"
+    file.write_bytes(file.read_bytes().replace(b"set -eu\n", b"set -eu\r"))
+    with pytest.raises(UsageError, match="not TOML"):
+        load_manifest(file)

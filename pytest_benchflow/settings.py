@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SKILL_MODES = ("default", "with", "without", "both")
 GATES = ("health", "reward")
 PARITIES = ("bytes", "behaviour")
+# What agents call the reasoning effort: where it is set, it means the option.
+EFFORT_VARIABLE = "LLM_REASONING_EFFORT"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from pytest_benchflow.agents._mcp import unreachable, unused
 from pytest_benchflow.agents._settings import settings_kept
 from pytest_benchflow.catalog.load import find
 from pytest_benchflow.errors import UsageError
+from pytest_benchflow.settings import EFFORT_VARIABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,13 +108,17 @@ class CatalogAgent:
             "BENCHFLOW_LLM_TIMEOUT": str(math.ceil(context.llm_timeout_sec)),
         }
         if context.reasoning_effort:
-            env["BENCHFLOW_REASONING_EFFORT"] = context.reasoning_effort
+            env["BENCHFLOW_REASONINGEFFORT_VARIABLE"] = context.reasoning_effort
         if context.skills_dir:
             env["BENCHFLOW_SKILLS_DIR"] = context.skills_dir
         if self.manifest.host.mcp_environment:
             env |= servers_variable(context.task.environment.mcp_servers)
         env |= {theirs: env[ours] for ours, theirs in self.manifest.env_mapping.items() if ours in env}
-        return env | dict(context.env)
+        env |= context.env
+        if context.reasoning_effort and EFFORT_VARIABLE in context.env:
+            # The same effort, but launch commands know it in the spelling of the option alone.
+            env[EFFORT_VARIABLE] = context.reasoning_effort
+        return env
 
     def _model_id(self, model: str) -> str | None:
         """Return how the agent is told its model by the protocol, None: it takes it from the environment."""
@@ -126,8 +132,12 @@ class CatalogAgent:
         return tuple(path for path in paths if path.startswith("$HOME/")) or paths
 
     def _script(self, context: AgentContext) -> str:
-        lines = [f"WORKSPACE={_quoted(context.sandbox.workdir)}", 'export BENCHFLOW_AGENT_HOME="$HOME"', _BRING_HOME]
-        lines += [f"bring_home {_quoted(path)}" for path in self.manifest.home_dirs]
+        lines = [
+            f"WORKSPACE={shlex.quote(context.sandbox.workdir)}",
+            'export BENCHFLOW_AGENT_HOME="$HOME"',
+            _BRING_HOME,
+        ]
+        lines += [f"bring_home {shlex.quote(path)}" for path in self.manifest.home_dirs]
         if context.skills_dir:
             lines.append(f"link_skills() {{\n{_LINK_SKILLS}}}")
             lines += [f'link_skills "{path}"' for path in self._skill_places()]
@@ -145,7 +155,3 @@ def agent(name: str) -> CatalogAgent:
         known = f"it comes in: {', '.join(offered)}" if offered else "it comes in one version only"
         raise UsageError(f"agents: {manifest.name} has no version {version!r}; {known}")
     return CatalogAgent(replace(manifest, host=replace(manifest.host, version=version)) if at else manifest)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"

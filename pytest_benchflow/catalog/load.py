@@ -30,7 +30,11 @@ _SHOWN = 200
 _ITEMS = {
     "requires_env": (_VARIABLE, "names of variables"),
     "env_mapping": (_VARIABLE, "names of variables"),
-    "skill_paths": (re.compile(r"\$(HOME|WORKSPACE)/"), "paths that begin with $HOME/ or $WORKSPACE/"),
+    # They become part of a command, where the variable in front is to be replaced and nothing else.
+    "skill_paths": (
+        re.compile(r"\$(HOME|WORKSPACE)/[^\"$`\\]*\Z"),
+        'paths that begin with $HOME/ or $WORKSPACE/ and have no other $, and no ", ` or \\',
+    ),
     "home_dirs": (re.compile(r"(?!/)(?!(.*/)?\.\.(/|\Z)).", re.DOTALL), "relative paths without .."),
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.pricing import Prices
-from pytest_benchflow.settings import host_variable
+from pytest_benchflow.settings import EFFORT_VARIABLE, host_variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 SkillMode = Literal["default", "with", "without"]
 
-
-EFFORT_VARIABLE = "LLM_REASONING_EFFORT"
 _LONGEST_SLUG = 60
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import ClientPolicy
-from pytest_benchflow.errors import UsageError
+from pytest_benchflow.errors import SandboxError, UsageError
 from pytest_benchflow.proxy.probe import ProbeModel
 from pytest_benchflow.proxy.routes import Route
 from pytest_benchflow.records.journal import read_records
@@ -268,4 +268,8 @@ async def _processes(sandbox: Sandbox) -> dict[int, str]:
     """Return the processes inside that have a command line, by number; what ended and was not waited for has none."""
     listing = (await sandbox.exec(["sh", "-c", _LISTING])).stdout
     lines = (line.strip().partition(" ") for line in listing.splitlines())
-    return {int(pid): command for pid, _, command in lines if pid.isdigit() and command}
+    found = {int(pid): command for pid, _, command in lines if pid.isdigit() and command}
+    if not found:
+        # The one that lists them has a parent at least: an image without `tr` must not pass for one without processes.
+        raise SandboxError("the processes inside cannot be listed: that takes a /proc, sh and tr in the sandbox")
+    return found

@@ -100,3 +100,22 @@ def test_the_script_is_clean(skills: bool) -> None:
     argv = ["shellcheck", "--norc", "--shell=sh", "-"]
     done = subprocess.run(argv, input=script(skills=skills), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("env", "heard"),
+    [({"LLM_REASONING_EFFORT": " MAX"}, "max"), ({}, None)],
+    ids=["given_to_the_agent", "given_by_the_option_alone"],
+)
+def test_the_agent_hears_the_effort_in_the_spelling_of_the_option(env: dict[str, str], heard: str | None) -> None:
+    context: Any = SimpleNamespace(
+        base_url="http://gateway",
+        token="t",
+        model="m",
+        llm_timeout_sec=1.0,
+        reasoning_effort="max",
+        skills_dir=None,
+        env=env,
+    )
+    given = AGENT.environment(context)
+    assert (given.get("LLM_REASONING_EFFORT"), given["BENCHFLOW_REASONING_EFFORT"]) == (heard, "max")

@@ -90,6 +90,8 @@ WRONG = {
     "mapped": ("env_mapping", {"A": "B C"}, "env_mapping holds 'B C'; it takes names of variables"),
     "mapped-from": ("env_mapping", {"": "B"}, "env_mapping holds ''; it takes names of variables"),
     "skills": ("skill_paths", ["/srv"], "skill_paths holds '/srv'; it takes paths that begin with $HOME/"),
+    "command": ("skill_paths", ["$HOME/$(id)"], "skill_paths holds '$HOME/$(id)'; it takes paths that begin"),
+    "quote": ("skill_paths", ['$HOME/a"b'], "skill_paths holds '$HOME/a\"b'; it takes paths that begin"),
     "above-home": ("home_dirs", ["a/../.."], "home_dirs holds 'a/../..'; it takes relative paths without"),
     "root": ("home_dirs", ["/etc"], "home_dirs holds '/etc'; it takes"),
     "list": ("home_dirs", ".courier", "home_dirs is '.courier'; it takes a list of strings"),

@@ -108,7 +108,7 @@ class CatalogAgent:
             "BENCHFLOW_LLM_TIMEOUT": str(math.ceil(context.llm_timeout_sec)),
         }
         if context.reasoning_effort:
-            env["BENCHFLOW_REASONINGEFFORT_VARIABLE"] = context.reasoning_effort
+            env["BENCHFLOW_REASONING_EFFORT"] = context.reasoning_effort
         if context.skills_dir:
             env["BENCHFLOW_SKILLS_DIR"] = context.skills_dir
         if self.manifest.host.mcp_environment:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.plugin.agentsdir import INSTALL, declare
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,7 +28,7 @@ RATES = "10,50,1,12"
 
 
 class Provider(ThreadingHTTPServer):
-    """Answers chat requests: a call that fails once, then one shell command, then the end; with `usage` in each."""
+    """Fails once, then answers with a command, then with the end, or in words where no tools are; `usage` in each."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -49,12 +51,14 @@ class Answer(BaseHTTPRequestHandler):
             ("finish", {"message": "Done."}) if tools else ("shell", {"command": "echo done > /app/out.txt"})
         )
         call = {"id": f"c{tools}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        message: dict[str, Any] = {"role": "assistant", "content": "done"}
+        if "tools" in body:
+            message |= {"content": "", "tool_calls": [call]}
         answer = {
             "id": f"r{self.server.asked}",
             "object": "chat.completion",
             "model": "scripted",
-            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if "tools" in body else "stop"}],
             **({"usage": self.server.usage} if self.server.usage else {}),
         }
         failed = self.server.asked == 1
@@ -131,6 +135,33 @@ def test_a_provider_that_says_another_cost_is_a_warning(bench: Bench, provider: 
     assert done.ret == 0, done.outlines
     text = " ".join(done.outlines)
     assert "costs differ by $0.019600, more than 2%: usage times price $0.019600, the provider says $0.039200" in text
+
+
+@pytest.mark.parametrize(("amount", "agrees"), [(CALL_USD, True), (0.05, False)], ids=["the-same", "another"])
+def test_what_the_agent_says_it_spent_is_compared(
+    bench: Bench, provider: Provider, monkeypatch: pytest.MonkeyPatch, amount: float, agrees: bool
+) -> None:
+    bench.task()
+    provider.asked = 1  # this agent does not try twice
+    told = {"sessionUpdate": "usage_update", "used": 1, "size": 9, "cost": {"amount": amount, "currency": "USD"}}
+    end = '        result = {"stopReason": "end_turn"}'
+    says = f'        send(method="session/update", params={{"sessionId": "s", "update": {told}}})\n{end}'
+    declare(bench.path / "agents", install_cmd=INSTALL.replace(end, says))
+    monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", "agents")
+    monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(bench.path / "cache"))
+    price = f"--benchflow-price={provider.model}={RATES}"
+    done = bench.run(
+        "tasks",
+        "--benchflow-agent=courier",
+        f"--benchflow-model={provider.model}",
+        price,
+        "-k",
+        "rollout or costs_agree",
+    )
+    assert done.ret == 0, done.outlines
+    cost = bench.result(bench.rollouts()[0])["cost"]
+    assert (cost["usd"], cost["agent_usd"]) == (pytest.approx(CALL_USD), amount)
+    assert ("the agent says $0.050000" in " ".join(done.outlines)) is not agrees
 
 
 def test_a_file_of_prices_is_named_by_its_digest(bench: Bench, provider: Provider) -> None:

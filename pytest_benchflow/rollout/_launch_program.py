@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import select
 import shlex
 import shutil
@@ -31,6 +32,13 @@ File = tuple[int, "bytes | str | None"]
 PLACE = Path("/opt/benchflow/parity")
 BIN = PLACE / "bin"
 WRAPPED = ("sh", "bash", "dash", "python", "python3", "node", "mktemp")
+# What a client says first. A launch command that reads it takes it from its agent.
+_REQUEST = b'{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}\n'
+# A command that writes without end must not fill the host's disk; one that loops, not the driver's time.
+_FILE_LIMIT = 64 << 20
+_TRACE_LIMIT = 4 << 20
+_LATE = 2
+_LATE_SEC = 1.0
 _TRACE_FD = 61
 _TRACE = "PS4='\x1e$PWD\x1f'\nset -x\n"
 _ROUNDS = 16
@@ -127,6 +135,8 @@ class Driver:
         self._kinds: dict[str, str] = {}
         self.made: list[str] = []
         self.files = Files()
+        self._late: dict[str, int] = {}
+        (PLACE / "request").write_bytes(_REQUEST)
         self._stub = Path(__file__).with_name("stub.sh").read_text("utf-8")
         BIN.mkdir()
         for name in WRAPPED:
@@ -158,9 +168,9 @@ class Driver:
             with trace.open("wb") as file:
                 os.dup2(file.fileno(), _TRACE_FD)
                 env = self._environment(side, row) | {"BASH_XTRACEFD": str(_TRACE_FD)}
-                self._run([self._bash, "--posix", "-c", script, "sh"], env, row, tracing=True)
+                self._run([self._bash, "--posix", "-c", script, "sh"], env, row, side, tracing=True)
                 os.close(_TRACE_FD)
-            missing = self._missing(trace.read_text("utf-8", "replace"))
+            missing = self._missing(head(trace, _TRACE_LIMIT))
             self.files.restore()
             if not missing:
                 return None
@@ -229,9 +239,9 @@ class Driver:
     def _measure(self, side: str, row: dict[str, Any]) -> dict[str, Any]:
         """Run a script as a rollout does, and tell what it did."""
         shell = shutil.which("sh", path=self._path) or "/bin/sh"
-        code = self._run([shell, "-c", self._job["scripts"][side]], self._environment(side, row), row)
+        code = self._run([shell, "-c", self._job["scripts"][side]], self._environment(side, row), row, side)
         calls = read_calls()
-        outcome = {
+        outcome: dict[str, Any] = {
             "exit": code,
             "calls": calls[:_CALLS],
             "files": self.files.changes(),
@@ -244,7 +254,9 @@ class Driver:
         self.files.restore()
         return outcome
 
-    def _run(self, argv: list[str], env: dict[str, str], row: dict[str, Any], *, tracing: bool = False) -> int | None:
+    def _run(
+        self, argv: list[str], env: dict[str, str], row: dict[str, Any], side: str, *, tracing: bool = False
+    ) -> int | None:
         """Run a command and everything it starts to its end; None: its time was up."""
         (PLACE / "temporary").unlink(missing_ok=True)
         shutil.rmtree(PLACE / "calls", ignore_errors=True)
@@ -254,12 +266,16 @@ class Driver:
         (PLACE / "run").write_text(
             "".join(f"parity_{key}={shlex.quote(value)}\n" for key, value in run.items()), "utf-8"
         )
-        with (PLACE / "stdout").open("wb") as out, (PLACE / "stderr").open("wb") as err:
+        with (
+            (PLACE / "request").open("rb") as request,
+            (PLACE / "stdout").open("wb") as out,
+            (PLACE / "stderr").open("wb") as err,
+        ):
             process = subprocess.Popen(
                 argv,
                 env=env,
                 cwd=self._job["workdir"],
-                stdin=subprocess.DEVNULL,
+                stdin=request,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
@@ -267,7 +283,12 @@ class Driver:
                 pass_fds=(_TRACE_FD,) if tracing else (),
             )
             try:
-                return process.returncode if ended(process, self._job["limit"]) else None
+                # A side that hangs may not take this long in each row.
+                late = self._late.get(side, 0)
+                if ended(process, self._job["limit"] if late < _LATE else min(_LATE_SEC, self._job["limit"])):
+                    return process.returncode
+                self._late[side] = late + 1
+                return None
             finally:
                 # What it left in the background would write into the next run.
                 with contextlib.suppress(ProcessLookupError):
@@ -285,10 +306,10 @@ def ended(process: subprocess.Popen[bytes], limit: float) -> bool:
     return process.poll() is not None
 
 
-def head(path: Path) -> str:
+def head(path: Path, limit: int = _TEXT_LIMIT) -> str:
     """Return the beginning of a file's text."""
     with path.open("rb") as file:
-        return file.read(_TEXT_LIMIT).decode("utf-8", "backslashreplace")
+        return file.read(limit).decode("utf-8", "backslashreplace")
 
 
 def read_calls() -> list[dict[str, Any]]:
@@ -349,5 +370,6 @@ def why_undecided(code: int | None, calls: list[dict[str, Any]], *, bare: bool) 
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_LIMIT, _FILE_LIMIT))
     driver = Driver(json.load(sys.stdin))
     json.dump({"outcomes": driver.outcomes(), "made": driver.made}, sys.stdout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +97,7 @@ DRIFT = {
     "variable-dropped": (" COURIER_BANNER=0", "", "call 2, variable COURIER_BANNER", None),
     "working-directory": ('cd "$dir/share"', 'cd "$dir/lib"', "call 2, working directory", None),
     "standard-input": ("printf '%s' ", "printf '%s\\n' ", "call 1, standard input", None),
+    "first-request-taken": ("umask 077", "umask 077; read -r _", "call 2, standard input", None),
     "call-dropped": (LOGIN, "", "programs started", None),
     "noise-on-stdout": ("umask 077", "umask 077; echo starting", "standard output", None),
     "key-expanded-again": ("printf '%s' \"$COUR", 'eval printf %s "\\$COUR', "call 1, standard input", None),
@@ -194,6 +196,23 @@ def test_a_launch_that_hangs_is_undecided(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("pytest_benchflow.rollout.behaviour._RUN_SEC", 0.5)
     found = compared(tmp_path, manifest("exec courier"), manifest("sleep 60 & sleep 60; exec courier"), FEW[:1])
     assert "there, the usual: it did not end in time" in found.undecided
+
+
+def test_a_launch_that_hangs_in_every_environment_does_not_take_its_time_in_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_benchflow.rollout.behaviour._RUN_SEC", 6.0)
+    start = time.monotonic()
+    found = compared(tmp_path, manifest("exec courier"), manifest("sleep 60; exec courier"), FEW[:4])
+    assert len([doubt for doubt in found.undecided if "it did not end in time" in doubt]) == 4
+    assert time.monotonic() - start < 40  # two runs of 6 s and six of 1 s, not eight of 6 s
+
+
+def test_a_launch_that_writes_without_end_fills_no_disk(tmp_path: Path) -> None:
+    endless = manifest("set -e; yes; exec courier")
+    found = compared(tmp_path, endless, endless, FEW[:1])
+    assert any("it prints over 65536 bytes" in doubt for doubt in found.undecided)
+    assert max(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) <= 64 << 20
 
 
 def test_programs_are_found_in_every_way_that_a_shell_calls_them(tmp_path: Path) -> None:

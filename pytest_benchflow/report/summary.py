@@ -193,7 +193,7 @@ def cost_lines(summaries: Sequence[Summary]) -> list[str]:
     reasons = list(
         dict.fromkeys(one_line(summary.unpriced or "no reason is recorded") for summary in paid if summary.cost is None)
     )
-    more = f", and {len(reasons) - 1} other reasons" if len(reasons) > 1 else ""
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     known = f"; {cost_text(sum(priced))} for {len(priced)} priced" if priced else ""
     return [f"cost: unknown, {unknown} of {len(paid)} rollouts unpriced{known}", f"  {reasons[0]}{more}"]
 

@@ -180,7 +180,9 @@ class RolloutReport:
             self._write_reasons(terminal)
         if self._unstarted:
             count, reason = len(self._unstarted), next(iter(self._unstarted.values()))
-            terminal.write_line(f"this run fails, for {count} rollouts did not run: {reason}", red=True)
+            terminal.write_line(
+                f"this run fails, for {count} of {count + len(self._rollouts)} rollouts did not run: {reason}", red=True
+            )
         if incomplete:
             terminal.write_line(one_line(incomplete), red=True)
         for directory in cut:

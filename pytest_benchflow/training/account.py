@@ -88,7 +88,7 @@ def cost_record(
     if lost and not told["unpriced"]:
         told |= {
             **dict.fromkeys(("usd", "selected_usd", "excluded_usd")),
-            "unpriced": f"{lost} exchanges are not recorded",
+            "unpriced": f"not recorded: {lost} of {proxy['received']} requests",
         }
     reported = sequence(mapping(result.get("agent_result")).get("reported"))
     return {**told, "price_source": source, "provider_usd": provider_cost(exchanges), "agent_usd": agent_cost(reported)}

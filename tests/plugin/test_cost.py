@@ -197,7 +197,7 @@ def test_what_may_be_spent_stops_new_rollouts(bench: Bench, provider: Provider, 
     counted = done.parseoutcomes()
     assert (counted["solved"], counted["skipped"]) == (ran, 6 - ran)
     text = " ".join(done.outlines)
-    assert f"this run fails, for {6 - ran} rollouts did not run: not started: this session has spent $" in text
+    assert f"this run fails, for {6 - ran} of 6 rollouts did not run: not started: this session has spent $" in text
     told = summary(bench)
     assert (told["coverage"]["healthy"], told["coverage"]["missing"]) == (ran, 6 - ran)
     assert all("--benchflow-max-cost" in each["reason"] for each in told["missing"])

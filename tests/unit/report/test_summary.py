@@ -88,6 +88,6 @@ def test_costs_have_a_total_only_where_all_are_known() -> None:
     unknown = replace(ONE, cost=None, unpriced="exchange 2: it has no answer")
     assert cost_lines([ONE, unknown, replace(unknown, unpriced=None)]) == [
         "cost: unknown, 2 of 3 rollouts unpriced; $0.2500 for 1 priced",
-        "  exchange 2: it has no answer, and 1 other reasons",
+        "  exchange 2: it has no answer (and 1 more)",
     ]
     assert cost_lines([replace(ONE, model="replay", cost=None), replace(ONE, calls_model=False, cost=None)]) == []

@@ -97,7 +97,7 @@ def test_what_was_never_sent_on_costs_nothing(tmp_path: Path) -> None:
 
 def test_a_torn_line_and_a_lost_exchange_make_the_cost_unknown(tmp_path: Path) -> None:
     lost = cost(tmp_path / "lost", talk().records, proxy={"received": 3, "recorded": 2})
-    assert (lost["usd"], lost["unpriced"]) == (None, "1 exchanges are not recorded")
+    assert (lost["usd"], lost["unpriced"]) == (None, "not recorded: 1 of 3 requests")
     rundir = write_records(tmp_path / "torn", talk().records)
     rundir.llm.write_text(rundir.llm.read_text() + '{"request": {"pa')
     torn = cost_record(build_row(rundir, result={}, config={}).records, {}, {"price": PRICE})

@@ -352,7 +352,7 @@ def _doctor(_options: argparse.Namespace) -> int:
     print("\nagents")
     for name in registry.names("agents"):
         print(f"  {name}: {one_line(_agent_state(name))}")
-    print("\nextras (`export` loads exports back; the others are reserved for backends of coming releases)")
+    print("\nextras (`docker` is for that sandbox, `export` loads exports back; the others are for coming releases)")
     for extra, module in EXTRAS.items():
         there = importlib.util.find_spec(module) is not None
         print(f"  {extra}: installed" if there else f"  {extra}: missing; pip install 'pytest-benchflow[{extra}]'")

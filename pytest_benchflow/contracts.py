@@ -143,6 +143,12 @@ class Backend(Protocol):
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Make a sandbox holding the task's environment; nothing of its tests or solution."""
 
+    def reap(self, scratch: Path) -> bool:
+        """Remove what a killed process left of the sandbox with this scratch directory, and of no other.
+
+        False: it cannot be told whether something is left, so that a later start has to try again.
+        """
+
 
 class Endpoint(Protocol):
     """The door to the model for one rollout."""

@@ -1,11 +1,28 @@
-"""Start a test that waits for minutes first: while it waits, the other workers do the rest."""
+"""Start a test that waits for minutes first, and one Docker engine for all tests that need it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from tests import dockerhost
+
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def docker_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the DOCKER_HOST of an engine of the tests' own, with an image of this machine's programs."""
+    if reason := dockerhost.why_no_dockerd():
+        pytest.skip(reason)
+    base = tmp_path_factory.mktemp("dockerd")
+    with dockerhost.engine(base) as address:
+        if address is None:
+            pytest.skip("dockerd does not start here: " + (base / "dockerd.log").read_text(errors="replace")[-300:])
+        dockerhost.import_image(address, base, dockerhost.IMAGE, dockerhost.STAND_IN)
+        yield address
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -88,6 +88,8 @@ async def _build(
     manifest: Manifest, backend: Backend, task: Task, *, log_dir: Path, final: Path, python: Path | None
 ) -> None:
     """Install into a draft beside `final` and rename it. Call it with the lock held."""
+    for left in final.parent.glob(f".{final.name}.draft-*"):
+        await asyncio.to_thread(backend.reap, left / "scratch")
     for left in (*final.parent.glob(f".{final.name}.draft-*"), final):
         await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
     draft = final.parent / f".{final.name}.draft-{secrets.token_hex(4)}"

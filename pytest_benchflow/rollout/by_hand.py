@@ -39,6 +39,7 @@ class SandboxHandle:
         self._session = session
         self._sandbox: Sandbox | None = None
         self._scratch: Path | None = None
+        self._facts: dict[str, Any] = {}
 
     @property
     def workdir(self) -> str:
@@ -82,6 +83,7 @@ class SandboxHandle:
         try:
             if sandbox is not None:
                 self._session().pool.run(sandbox.stop())
+                self._session().host().ledger.add(None, "deleted", **self._facts)
         finally:
             if scratch is not None:
                 self._session().host().scratch.discard(scratch)
@@ -95,6 +97,13 @@ class SandboxHandle:
             session = self._session()
             name = f"bf-{os.getpid()}-{secrets.token_hex(4)}"
             self._scratch = session.host().scratch.new(name)
+            self._facts = {
+                "sandbox": name,
+                "backend": backend.name,
+                "scratch": str(self._scratch),
+                "dies_with_process": backend.dies_with_process,
+            }
+            session.host().ledger.add(None, "create", **self._facts)
             env = expand_env(self.task.environment.env, host_variable)
             spec = SandboxSpec(id=name, task=self.task, scratch=self._scratch, env=env)
             self._sandbox = session.pool.run(_entered(backend, spec))

@@ -97,6 +97,10 @@ def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:
     for reason in (backend.available(), backend.unsupported(task), *map(_unsupported_step, task.steps)):
         if reason:
             raise UnsupportedError(reason)
+    if config.keep_sandbox and not backend.dies_with_process:
+        raise UsageError(
+            f"the {backend.name} sandbox leaves no files on this machine; --benchflow-keep-sandbox takes the local one"
+        )
     agent = resolve_agent(config.agent)
     if reason := agent.unsupported(task):
         raise UnsupportedError(reason)

@@ -8,11 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow import registry
+from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.journal import Journal, read_lines
 from pytest_benchflow.records.jsontext import loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pytest_benchflow.contracts import Backend
 
 NAME = "sandboxes.jsonl"
 _LAST = ("deleted", "kept")
@@ -29,9 +33,12 @@ class Ledger:
         self._own = Journal(own)
         self._jobs: dict[Path, Journal] = {}
 
-    def add(self, job_dir: Path, event: str, **facts: Any) -> None:
-        """Add a line: create, created, deleted or kept."""
+    def add(self, job_dir: Path | None, event: str, **facts: Any) -> None:
+        """Add a line: create, created, deleted or kept. Without a job only a later session learns of it."""
         line = _line(event, self._session_id, facts)
+        if job_dir is None:
+            self._own.append(line)
+            return
         ours = {**line, "ledger": str((job_dir / NAME).absolute())}
         if event not in _LAST:  # told of here first, so that none is made that a later session cannot know
             self._own.append(ours)
@@ -45,15 +52,17 @@ class Ledger:
             journal.close()
 
 
-def settle(own: Path, session_id: str) -> None:
+def settle(own: Path, session_id: str) -> bool:
     """Add the last lines that a killed process owes the ledgers of its jobs, when the files of its sandboxes are gone.
 
-    Sandboxes that live on without the process that made them are left to their backend. A job that was removed, or
-    cannot be written to, gets no line.
+    Sandboxes that live on without the process that made them are removed by their backend first; False: one may be
+    left, and `own` is needed again. A job that was removed, or cannot be written to, gets no line.
     """
+    settled = True
     for facts in _unfinished(_records(own)).values():
         ledger = Path(str(facts.pop("ledger", "")))
-        if not facts.get("dies_with_process"):
+        if not facts.get("dies_with_process") and not _reap(facts):
+            settled = False
             continue
         with suppress(OSError):
             # Its last line may have been written, and not been told of here.
@@ -61,6 +70,16 @@ def settle(own: Path, session_id: str) -> None:
                 journal = Journal(ledger)
                 journal.append(_line("deleted", session_id, {**facts, "after": "its process was killed"}))
                 journal.close()
+    return settled
+
+
+def _reap(facts: dict[str, Any]) -> bool:
+    """Let a backend remove what is left of one sandbox; False: nobody can tell."""
+    try:
+        backend: Backend = registry.load("sandboxes", str(facts.get("backend")), "backend")
+    except UsageError:  # a third party's, which is not there this time
+        return False
+    return backend.reap(Path(str(facts.get("scratch"))))
 
 
 def _line(event: str, session_id: str, facts: dict[str, Any]) -> dict[str, Any]:

@@ -93,10 +93,10 @@ class ScratchBase:
         kept.mkdir(mode=0o700, exist_ok=True)
         return path.rename(kept / path.name)
 
-    def sweep(self, *, last: str = "", settle: Callable[[Path], None] = lambda _: None) -> list[str]:
+    def sweep(self, *, last: str = "", settle: Callable[[Path], bool] = lambda _: True) -> list[str]:
         """Remove what sessions that are no longer alive left; return their names.
 
-        The file called `last` of each goes after all else, when `settle` was called with its path.
+        The file called `last` of each goes after all else, when `settle`, called with its path, says that it may.
         """
         self._own_base()
         trash, dead = [], []
@@ -114,9 +114,8 @@ class ScratchBase:
                     for name in names_in(lock):
                         if name != last:
                             remove_entry(lock, name)
-                    if (path / last).is_file():
-                        settle(path / last)
-                    remove_tree(path)
+                    if not (path / last).is_file() or settle(path / last):
+                        remove_tree(path)
             finally:
                 os.close(lock)
         return dead

@@ -69,6 +69,10 @@ class LocalBackend:
             raise
         return sandbox
 
+    def reap(self, scratch: Path) -> bool:  # noqa: ARG002 - its processes ended with the one that made them
+        """Remove nothing: a scratch directory is all that can be left, and its session's to remove."""
+        return True
+
 
 class LocalSandbox:
     """One bubblewrap sandbox: a root directory that stays, and for each phase the processes that run in it."""

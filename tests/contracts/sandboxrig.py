@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,9 +58,10 @@ def make_task(path: Path, *, dockerfile: str | None = None, user: str | int | No
 class Rig:
     """One event loop, and sandboxes that live on it."""
 
-    def __init__(self, backend: Backend, base: Path) -> None:
+    def __init__(self, backend: Backend, base: Path, image: str | None = None) -> None:
         self.backend = backend
         self.base = base
+        self.image = image  # for tasks that name none, where the backend needs one
         self.runner = asyncio.Runner()
         self.scratch = ScratchBase(base / "scratch")
         self._numbers = itertools.count(1)
@@ -85,6 +87,8 @@ class Rig:
         """Return a spec with a fresh scratch directory; without a task, of one that asks for nothing."""
         name = f"rig-{os.getpid()}-{next(self._numbers)}"
         task = task or make_task(self.base / "plain")
+        if self.image and task.dockerfile is None and task.environment.docker_image is None:
+            task = replace(task, environment=replace(task.environment, docker_image=self.image))
         return SandboxSpec(id=name, task=task, scratch=self.scratch.new(name), mounts=mounts, env=env or {})
 
     def create(
@@ -150,14 +154,18 @@ class EchoEndpoint:
 
 
 def processes_of(scratch: Path) -> list[int]:
-    """Return the host's processes that have `scratch` in their command line or mounts: what a sandbox left alive."""
+    """Return the host's processes of a sandbox: those with `scratch`, or a name made of its own, as they are shown.
+
+    That is in a command line, mounts or variables.
+    """
     found = []
+    marks = (os.fsencode(scratch), os.fsencode(f"-{scratch.name}-"))
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                text = (entry / "cmdline").read_bytes() + (entry / "mountinfo").read_bytes()
+                text = b"".join((entry / name).read_bytes() for name in ("cmdline", "mountinfo", "environ"))
             except OSError:
                 continue
-            if os.fsencode(scratch) in text:
+            if any(mark in text for mark in marks):
                 found.append(int(entry.name))
     return found

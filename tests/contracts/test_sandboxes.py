@@ -15,6 +15,7 @@ from pytest_benchflow import registry
 from pytest_benchflow.contracts import Mount
 from pytest_benchflow.errors import SandboxError
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task, processes_of
+from tests.dockerhost import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +31,15 @@ with socket.create_connection(("127.0.0.1", {port}), 5) as connection:
 
 
 @pytest.fixture(params=registry.shipped("sandboxes"))
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    image = None
+    if request.param == "docker":
+        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("docker_engine"))
+        image = IMAGE
     backend = cast("Backend", registry.load("sandboxes", request.param, "backend"))
     if reason := backend.available():
         pytest.skip(reason)
-    with Rig(backend, tmp_path) as made:
+    with Rig(backend, tmp_path, image) as made:
         yield made
 
 
@@ -110,11 +115,10 @@ def test_the_working_directory_is_the_tasks(rig: Rig, tmp_path: Path) -> None:
     assert rig.run(sandbox.exec(["pwd"])).stdout == "/work space/here\n"
 
 
-@pytest.mark.parametrize(
-    "path", ["/logs/agent", "/logs/verifier", "/logs/artifacts", "/app", "/tmp", "/root", "/var/tmp"]
-)
-def test_standard_directories_can_be_written(rig: Rig, sandbox: Sandbox, path: str) -> None:
-    assert rig.sh(sandbox, f"touch {path}/file").exit_code == 0
+def test_standard_directories_can_be_written(rig: Rig, sandbox: Sandbox) -> None:
+    places = ["/logs/agent", "/logs/verifier", "/logs/artifacts", "/app", "/tmp", "/root", "/var/tmp"]
+    refused = [path for path in places if rig.sh(sandbox, f"touch {path}/file").exit_code != 0]
+    assert refused == []
 
 
 def test_a_timeout_kills_the_whole_tree(rig: Rig, sandbox: Sandbox) -> None:
@@ -272,6 +276,8 @@ REMOVED = {
 
 @pytest.mark.parametrize("made", REMOVED)
 def test_what_is_removed_is_gone_and_nothing_else(rig: Rig, sandbox: Sandbox, made: str) -> None:
+    if rig.image and made == "very-deep":
+        pytest.skip("an image's layers take seconds to hold that, and the code is the local sandbox's")
     rig.sh(sandbox, f"mkdir /app/kept; touch /app/kept/f; {REMOVED[made]}")
     rig.run(sandbox.enter("verifier", "none"))
     rig.run(sandbox.remove("/app/gone"))
@@ -391,7 +397,7 @@ def test_a_stopped_sandbox_leaves_no_process_and_refuses_work(rig: Rig) -> None:
     spec = rig.spec()
     sandbox = rig.run(rig.backend.create(spec))
     rig.run(sandbox.spawn(["sleep", "99"]))
-    assert len(processes_of(spec.scratch)) > 1
+    assert processes_of(spec.scratch)
     rig.run(sandbox.stop())
     rig.run(sandbox.stop())
     assert processes_of(spec.scratch) == []
@@ -447,11 +453,14 @@ def test_cancelled_anywhere_it_leaves_nothing(rig: Rig) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(life(), seconds)
 
-    for turns in range(12):
-        assert rig.run(cut(turns))
-    for step in range(24):
-        rig.run(cut_late(0.004 * (step + 1)))
+    # Lives of seconds are cut less often than those of milliseconds.
+    turns, cuts, pause = (3, 6, 0.25) if rig.image else (12, 24, 0.004)
+    for turn in range(turns):
+        assert rig.run(cut(turn))
+    for step in range(cuts):
+        rig.run(cut_late(pause * (step + 1)))
     assert processes_of(spec.scratch.parent) == []
+    assert not any(processes_of(left) for left in spec.scratch.parent.iterdir())
     assert rig.run(_other_tasks()) == []
 
 
@@ -476,7 +485,7 @@ def test_descriptors_do_not_add_up(rig: Rig) -> None:
 
     live()
     before = _open_descriptors()
-    for _ in range(5):
+    for _ in range(2 if rig.image else 5):
         live()
     assert _open_descriptors() == before
 

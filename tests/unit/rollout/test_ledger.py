@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_benchflow import registry
 from pytest_benchflow.rollout.host import Host
+from pytest_benchflow.sandboxes.local import LocalBackend
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Makes a sandbox's directory and the lines of its ledger, as far as it comes before it is killed.
@@ -43,9 +46,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "jobs" / "job"
 
 
-def kill_after(job: Path, events: str, *, dies_with_process: bool = True) -> Path:
+def kill_after(job: Path, events: str, *, backend: str = "local", dies_with_process: bool = True) -> Path:
     """Run the program and return the scratch directory that it left."""
-    facts = json.dumps({**FACTS, "dies_with_process": dies_with_process})
+    facts = json.dumps({**FACTS, "backend": backend, "dies_with_process": dies_with_process})
     assert subprocess.run([sys.executable, "-c", PROGRAM, str(job), events, facts], check=False).returncode == -9
     (left,) = job.parents[1].glob("pytest-benchflow-*/*/bf-1")
     return left
@@ -90,10 +93,43 @@ def test_a_last_line_of_which_only_the_job_tells_is_not_written_again(job: Path)
     assert [line["event"] for line in lines(job)] == ["create", "created", "deleted"]
 
 
-def test_a_sandbox_that_lives_on_is_left_to_its_backend(job: Path) -> None:
-    kill_after(job, "create created", dies_with_process=False)
+class Remembering(LocalBackend):
+    """A backend whose sandboxes outlive their process; it says of each whether nothing is left."""
+
+    def __init__(self, *, succeeds: bool) -> None:
+        self.succeeds = succeeds
+        self.asked: list[Path] = []
+
+    def reap(self, scratch: Path) -> bool:
+        self.asked.append(scratch)
+        return self.succeeds
+
+
+@pytest.fixture
+def lasting() -> Iterator[Remembering]:
+    backend = Remembering(succeeds=False)
+    registry.register("sandboxes", "lasting", backend)
+    yield backend
+    registry.forget_registered()
+
+
+def test_a_sandbox_that_lives_on_is_reaped_before_its_end_is_told(job: Path, lasting: Remembering) -> None:
+    left = kill_after(job, "create created", backend="lasting", dies_with_process=False)
+    for _ in range(2):
+        next_start()
+        assert [line["event"] for line in lines(job)] == ["create", "created"]
+    lasting.succeeds = True
+    next_start()
+    next_start()
+    assert [line["event"] for line in lines(job)] == ["create", "created", "deleted"]
+    assert lasting.asked == [left] * 3
+
+
+def test_a_sandbox_of_a_backend_that_is_not_there_is_kept_in_mind(job: Path) -> None:
+    kill_after(job, "create created", backend="lasting", dies_with_process=False)
     next_start()
     assert [line["event"] for line in lines(job)] == ["create", "created"]
+    assert list(job.parents[1].glob("pytest-benchflow-*/*/sandboxes.jsonl"))
 
 
 def test_a_job_that_was_removed_stays_so(job: Path) -> None:

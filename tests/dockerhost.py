@@ -1,0 +1,152 @@
+"""A Docker engine of the tests' own, and an image made of this machine's programs: no registry is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IMAGE = "benchflow-test:1"
+STAND_IN = "python:3.11-slim"  # as the bundled tasks name it
+_START_SEC = 30
+_SHELLS = ("sh", "bash", "env", "python3")
+_TOOLS = (
+    *("awk", "basename", "cat", "chgrp", "chmod", "chown", "cmp", "cp", "cut", "date", "dirname", "du", "echo", "expr"),
+    *("false", "find", "grep", "head", "id", "kill", "ln", "ls", "mkdir", "mkfifo", "mktemp", "mv", "ps", "pwd", "rm"),
+    *("readlink", "rmdir", "sed", "seq", "setsid", "sha256sum", "sleep", "sort", "stat", "su", "tail", "tee", "test"),
+    *("touch", "tr", "true", "uname", "uniq", "wc", "whoami", "xargs"),
+)
+_PASSWD = "root:x:0:0:root:/root:/bin/sh\nworker:x:1234:1234::/home/worker:/bin/sh\n"
+_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+_UNWANTED = {"test", "__pycache__", "idlelib", "tkinter", "lib2to3", "ensurepip", "turtledemo", "dist-packages"}
+
+
+def why_no_dockerd() -> str | None:
+    """Return why this machine cannot run an engine for tests, None when it can try."""
+    if sys.platform != "linux" or os.getuid() != 0:
+        return "a Docker engine for tests needs Linux and root"
+    return None if shutil.which("dockerd") else "dockerd is not installed; apt-get install docker.io"
+
+
+@contextlib.contextmanager
+def engine(base: Path) -> Iterator[str | None]:
+    """Start an engine that touches none of the host's network and yield its DOCKER_HOST; None: it does not start."""
+    # A socket's name may have no more than 107 characters.
+    place = Path(f"/tmp/bf-dockerd-{os.getpid()}")
+    place.mkdir(mode=0o700)
+    log = (base / "dockerd.log").open("wb")
+    command = ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
+    command += [f"--host=unix://{place}/sock", "--storage-driver=overlay2"]
+    command += ["--iptables=false", "--ip6tables=false", "--bridge=none"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield f"unix://{place}/sock" if _answers(process, place / "sock") else None
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        log.close()
+        _unmount(place)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _answers(process: subprocess.Popen[bytes], path: Path) -> bool:
+    until = time.monotonic() + _START_SEC
+    while time.monotonic() < until and process.poll() is None:
+        if path.exists() and client(f"unix://{path}").ping():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _unmount(place: Path) -> None:
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        target = line.split()[1]
+        if target.startswith(f"{place}/"):
+            subprocess.run(["umount", "-l", target], check=False, capture_output=True)
+
+
+def client(address: str) -> Any:
+    """Return an API client of an engine, made anew so that no test's loop or fork shares it."""
+    docker: Any = importlib.import_module("docker")
+    return docker.APIClient(base_url=address, version="auto", timeout=60)
+
+
+def import_image(address: str, base: Path, *names: str) -> None:
+    """Give an engine an image of this machine's programs under every name."""
+    archive = base / "image.tar"
+    _write_image(archive)
+    api = client(address)
+    first, *others = names
+    repository, _, tag = first.partition(":")
+    api.import_image(str(archive), repository=repository, tag=tag)
+    for other in others:
+        repository, _, tag = other.partition(":")
+        assert api.tag(first, repository, tag)
+    api.close()
+    archive.unlink()
+
+
+def _write_image(archive: Path) -> None:
+    with tarfile.open(archive, "w") as tar:
+        for name in ("bin", "etc", "lib64", "usr/bin", "root", "home/worker", "var/tmp", "proc", "sys", "dev", "run"):
+            _directory(tar, name, 0o755)
+        _directory(tar, "tmp", 0o1777)
+        _text(tar, "etc/passwd", _PASSWD)
+        _text(tar, "etc/group", "root:x:0:\nworker:x:1234:\n")
+        programs = [Path(found) for tool in (*_SHELLS, *_TOOLS) if (found := shutil.which(tool, path=_PATH))]
+        for path in programs:
+            tar.add(path.resolve(), f"bin/{path.name}")
+        for name in ("env", "python3"):
+            link = tarfile.TarInfo(f"usr/bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, f"/bin/{name}"
+            tar.addfile(link)
+        modules = list(_python())
+        for path in modules:
+            tar.add(path.resolve(), str(path).lstrip("/"))
+        for path in _libraries([*programs, *(path for path in modules if path.suffix == ".so")]):
+            tar.add(path.resolve(), str(path).lstrip("/"))
+
+
+def _python() -> Iterator[Path]:
+    ask = ["/usr/bin/python3", "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))"]
+    library = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+    for path in sorted(library.rglob("*")):
+        parts = path.relative_to(library).parts
+        if path.is_file() and not _UNWANTED & set(parts) and not parts[0].startswith("config-"):
+            yield path
+
+
+def _libraries(files: list[Path]) -> list[Path]:
+    said = subprocess.run(["ldd", *map(str, files)], capture_output=True, text=True, check=False).stdout
+    return [Path(name) for name in sorted(set(re.findall(r"(/\S+) \(0x", said)))]
+
+
+def _directory(tar: tarfile.TarFile, name: str, mode: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode = tarfile.DIRTYPE, mode
+    if name == "home/worker":
+        entry.uid = entry.gid = 1234
+    tar.addfile(entry)
+
+
+def _text(tar: tarfile.TarFile, name: str, text: str) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(text)
+    tar.addfile(entry, io.BytesIO(text.encode()))

@@ -6,7 +6,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.rollout.ledger import NAME, Ledger, settle
+from pytest_benchflow.rollout.ledger import NAME, Ledger, outlived, settle
 from pytest_benchflow.rollout.scratch import ScratchBase
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Host:
             await self._gateway.close()
         if self._ledger is not None:
             self._ledger.close()
-        self.scratch.close()
+        self.scratch.close(keep=NAME if outlived(self.scratch.open() / NAME) else "")
 
     def gateway(self) -> Gateway:
         """Return this process's gateway, made on first use."""

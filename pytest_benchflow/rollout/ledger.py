@@ -68,9 +68,15 @@ def settle(own: Path, session_id: str) -> bool:
             # Its last line may have been written, and not been told of here.
             if ledger.is_file() and facts["sandbox"] in _unfinished(_records(ledger)):
                 journal = Journal(ledger)
-                journal.append(_line("deleted", session_id, {**facts, "after": "its process was killed"}))
+                after = "its process was killed" if facts["dies_with_process"] else "its own session did not remove it"
+                journal.append(_line("deleted", session_id, {**facts, "after": after}))
                 journal.close()
     return settled
+
+
+def outlived(own: Path) -> bool:
+    """Tell whether a sandbox may be left that lives on without its process: `own` is needed again then."""
+    return any(not facts.get("dies_with_process") for facts in _unfinished(_records(own)).values())
 
 
 def _reap(facts: dict[str, Any]) -> bool:

@@ -57,14 +57,21 @@ class ScratchBase:
         self._session = session
         return session
 
-    def close(self) -> None:
-        """Remove this session's directory with all that is left in it; safe to call twice."""
+    def close(self, *, keep: str = "") -> None:
+        """Remove this session's directory with all that is left in it; safe to call twice.
+
+        A file called `keep` stays, for `sweep` to find.
+        """
         session, self._session = self._session, None
         lock, self._lock = self._lock, None
         remover, self._remover = self._remover, None
         if remover is not None:
             remover.shutdown()
-        if session is not None:
+        if session is not None and lock is not None and keep:
+            for name in names_in(lock):
+                if name != keep:
+                    remove_entry(lock, name)
+        elif session is not None:
             remove_tree(session)
         if lock is not None:
             os.close(lock)

@@ -147,6 +147,8 @@ class Engine:
             raise SandboxError(
                 f"the Docker engine's disk is full; `docker system prune` makes room (it said: {said})"
             ) from error
+        if not hasattr(error, "explanation"):
+            raise SandboxError(f"the Docker engine at {self.socket} does not answer any more: {said}") from error
         raise SandboxError(f"the Docker engine at {self.socket} refused: {said}") from error
 
     async def long(self, work: Callable[[threading.Event], Any], limit: float, what: str) -> Any:

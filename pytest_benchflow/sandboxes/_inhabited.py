@@ -25,6 +25,7 @@ _DEATH_SEC = 20.0
 _KILL_SEC = 5.0
 _EXEC_SEC = 5.0
 _TICK_SEC = 0.01
+_ENDED = "the container ended in the middle of the rollout: somebody killed or removed it"
 
 
 class Inhabited:
@@ -87,11 +88,11 @@ class Inhabited:
         try:
             root = os.open(self._proc / "root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise SandboxError("the container is not running any more") from error
+            raise SandboxError(_ENDED) from error
         try:
             # A number is given to another process only when its own has ended.
             if not self.lives:
-                raise SandboxError("the container is not running any more")
+                raise SandboxError(_ENDED)
             yield InsideRoot(Path(f"/proc/self/fd/{root}"))
         finally:
             os.close(root)

@@ -36,6 +36,7 @@ EGRESS_PORT = 8001
 SCRATCH_LABEL = "benchflow.scratch"  # names exactly one sandbox: its path holds a random part
 _KILL_SEC = 5.0
 _LOOK_SEC = 0.3
+_REMOVAL_SEC = 30.0
 _SHARED_DIRECTORIES = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 _STICKY_DIRECTORIES = ("/tmp", "/var/tmp")  # noqa: S108 - of the sandbox
 # A shell as process 1 takes the orphans in, and is ended from outside.
@@ -342,8 +343,7 @@ class DockerSandbox:
                 process.doom()
             inside, self._inside = self._inside, None
             try:
-                with contextlib.suppress(FileNotFoundError):
-                    await self._engine.call("remove_container", self._name, v=True, force=True)
+                await self._remove_container()
                 if inside is not None:
                     await asyncio.to_thread(inside.wait_dead)
             finally:
@@ -355,6 +355,18 @@ class DockerSandbox:
                     process.close()
                 for process in processes:
                     await process.closed()
+
+    async def _remove_container(self) -> None:
+        until = asyncio.get_running_loop().time() + _REMOVAL_SEC
+        with contextlib.suppress(FileNotFoundError):
+            while True:
+                try:
+                    await self._engine.call("remove_container", self._name, v=True, force=True)
+                except SandboxError as error:
+                    # Somebody else is removing it; it is gone when they are done.
+                    if "already in progress" not in str(error) or asyncio.get_running_loop().time() > until:
+                        raise
+                    await asyncio.sleep(_LOOK_SEC)
 
 
 def _workdir(task: Task, of_image: str) -> str:

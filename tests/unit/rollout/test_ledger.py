@@ -125,6 +125,25 @@ def test_a_sandbox_that_lives_on_is_reaped_before_its_end_is_told(job: Path, las
     assert lasting.asked == [left] * 3
 
 
+def test_a_sandbox_that_its_own_session_could_not_remove_is_reaped_later(job: Path, lasting: Remembering) -> None:
+    async def lose() -> str:
+        async with Host("lost") as host:
+            scratch = host.scratch.new("bf-1")
+            (scratch / "file").touch()
+            facts = {**FACTS, "backend": "lasting", "dies_with_process": False, "scratch": str(scratch)}
+            for event in ("create", "created"):
+                host.ledger.add(job, event, **facts)
+            return str(scratch)
+
+    scratch = asyncio.run(lose())
+    assert [path.name for path in job.parents[1].glob("pytest-benchflow-*/*/*")] == ["sandboxes.jsonl"]
+    lasting.succeeds = True
+    next_start()
+    assert [str(path) for path in lasting.asked] == [scratch]
+    assert lines(job)[-1].items() >= {"event": "deleted", "after": "its own session did not remove it"}.items()
+    assert not list(job.parents[1].glob("pytest-benchflow-*/*"))
+
+
 def test_a_sandbox_of_a_backend_that_is_not_there_is_kept_in_mind(job: Path) -> None:
     kill_after(job, "create created", backend="lasting", dies_with_process=False)
     next_start()

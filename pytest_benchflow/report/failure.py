@@ -22,7 +22,7 @@ _HINTS = {
     "provider": "check the key and the name of the model; `pytest-benchflow doctor` shows what is set up",
     "replay_mismatch": "the recording is of an older prompt or agent: record it again with --benchflow-record and a "
     "live --benchflow-model",
-    "agent": "read the agent's own output; --benchflow-keep-sandbox leaves its files in place",
+    "agent": "read the agent's own output; --benchflow-keep-sandbox leaves a local sandbox's files in place",
     "interrupted": "run it again; what it had done so far is under attempts/",
     "internal": "this is a fault of pytest-benchflow: please report it with error_details of result.json",
     "no_reward": "the verifier must write a finite number to /logs/verifier/reward.txt or reward.json",

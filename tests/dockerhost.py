@@ -51,6 +51,8 @@ def engine(base: Path) -> Iterator[str | None]:
     command = ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
     command += [f"--host=unix://{place}/sock", "--storage-driver=overlay2"]
     command += ["--iptables=false", "--ip6tables=false", "--bridge=none"]
+    # A containerd of the system's would be shared, so that nothing of its own engine may be met there.
+    command += [f"--containerd-namespace=bf-{os.getpid()}", f"--containerd-plugins-namespace=bf-plugins-{os.getpid()}"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     try:
         yield f"unix://{place}/sock" if _answers(process, place / "sock") else None

@@ -18,11 +18,14 @@ def docker_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if reason := dockerhost.why_no_dockerd():
         pytest.skip(reason)
     base = tmp_path_factory.mktemp("dockerd")
-    with dockerhost.engine(base) as address:
-        if address is None:
+    dockerd = dockerhost.Dockerd(base / "dockerd.log")
+    try:
+        if not dockerd.start():
             pytest.skip("dockerd does not start here: " + (base / "dockerd.log").read_text(errors="replace")[-300:])
-        dockerhost.import_image(address, base, dockerhost.IMAGE, dockerhost.STAND_IN)
-        yield address
+        dockerhost.import_image(dockerd.address, base, dockerhost.IMAGE, dockerhost.STAND_IN)
+        yield dockerd.address
+    finally:
+        dockerd.remove()
 
 
 def pytest_configure(config: pytest.Config) -> None:

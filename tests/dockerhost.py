@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import os
@@ -12,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,40 +41,62 @@ def why_no_dockerd() -> str | None:
     return None if shutil.which("dockerd") else "dockerd is not installed; apt-get install docker.io"
 
 
-@contextlib.contextmanager
-def engine(base: Path) -> Iterator[str | None]:
-    """Start an engine that touches none of the host's network and yield its DOCKER_HOST; None: it does not start."""
-    # A socket's name may have no more than 107 characters.
-    place = Path(f"/tmp/bf-dockerd-{os.getpid()}")
-    place.mkdir(mode=0o700)
-    log = (base / "dockerd.log").open("wb")
-    command = ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
-    command += [f"--host=unix://{place}/sock", "--storage-driver=overlay2"]
-    command += ["--iptables=false", "--ip6tables=false", "--bridge=none"]
-    # A containerd of the system's would be shared, so that nothing of its own engine may be met there.
-    command += [f"--containerd-namespace=bf-{os.getpid()}", f"--containerd-plugins-namespace=bf-plugins-{os.getpid()}"]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield f"unix://{place}/sock" if _answers(process, place / "sock") else None
-    finally:
+class Dockerd:
+    """An engine that touches none of the host's network; what it holds outlives `stop`, until `remove`."""
+
+    def __init__(self, log: Path) -> None:
+        # A socket's name may have no more than 107 characters.
+        self._place = Path(tempfile.mkdtemp(prefix="bf-dockerd-", dir="/tmp"))
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = f"unix://{self._place}/sock"
+
+    def start(self) -> bool:
+        """Start it and tell whether it answers."""
+        place, name = self._place, self._place.name
+        command = ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
+        command += [f"--host={self.address}", "--storage-driver=overlay2"]
+        command += ["--iptables=false", "--ip6tables=false", "--bridge=none"]
+        # A containerd of the system's would be shared, so that nothing of its own engine may be met there.
+        command += [f"--containerd-namespace={name}", f"--containerd-plugins-namespace={name}-plugins"]
+        with self._log.open("ab") as log:
+            process = self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        until = time.monotonic() + _START_SEC
+        while time.monotonic() < until and process.poll() is None:
+            if (place / "sock").exists() and _answers(self.address):
+                return True
+            time.sleep(0.1)
+        return False
+
+    def stop(self) -> None:
+        """Stop it with all its containers."""
+        process, self._process = self._process, None
+        if process is None:
+            return
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        log.close()
-        _unmount(place)
-        shutil.rmtree(place, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Stop it and remove all it holds."""
+        self.stop()
+        _unmount(self._place)
+        shutil.rmtree(self._place, ignore_errors=True)
 
 
-def _answers(process: subprocess.Popen[bytes], path: Path) -> bool:
-    until = time.monotonic() + _START_SEC
-    while time.monotonic() < until and process.poll() is None:
-        if path.exists() and client(f"unix://{path}").ping():
-            return True
-        time.sleep(0.1)
-    return False
+def _answers(address: str) -> bool:
+    api = client(address)
+    try:
+        return bool(api.ping())
+    except OSError:
+        return False
+    finally:
+        api.close()
 
 
 def _unmount(place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.dockerhost import STAND_IN, client
+from tests.dockerhost import STAND_IN, Dockerd, client, import_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 # What differs by what a sandbox is: its limits and its image are told in its own words.
 OF_THE_BACKEND = ("limits",)
+ASKED = ("tasks", "--benchflow-sandbox=docker", "-k", "rollout", "-q")
 
 
 @pytest.fixture
@@ -63,25 +65,68 @@ def test_agents_leave_the_same_artifacts_as_in_the_local_sandbox(api: Any, machi
 
 
 def test_the_next_run_removes_the_container_that_a_kill_left(api: Any, machine: Machine, make_task: MakeTask) -> None:
-    task = make_task(agent_timeout=120)
-    (task / "environment" / "Dockerfile").write_text(f"FROM {STAND_IN}\nWORKDIR /app\n")
-    (task / "solution" / "solve.sh").write_text("#!/bin/sh\necho 42 > /app/answer\nsleep 60\n")
-    root = task.parents[1]
-    (root / "pytest.ini").write_text("[pytest]\n")
-    asked = ("tasks", "--benchflow-sandbox=docker", "-k", "rollout", "-q")
-    killed = machine.pytest(*asked, "--benchflow-agent=oracle", "--benchflow-job-name=killed", cwd=root)
-    until = time.monotonic() + 60
-    while not (left := _answering(api)) and time.monotonic() < until:
-        time.sleep(0.1)
+    root = lay_out(make_task)
+    killed = machine.pytest(*ASKED, "--benchflow-agent=oracle", "--benchflow-job-name=killed", cwd=root)
+    left = wait_for_solution(api)
     killed.kill()
     killed.communicate(timeout=60)
     assert [each["State"] for each in left] == ["running"]
-    following = machine.pytest(*asked, "--benchflow-agent=nop", cwd=root)
+    following = machine.pytest(*ASKED, "--benchflow-agent=nop", cwd=root)
     output, _ = following.communicate(timeout=120)
     assert following.returncode == 0, output
-    ledger = [json.loads(line) for line in (root / "jobs/killed/sandboxes.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in ledger] == ["create", "created", "deleted"]
+    assert events(root / "jobs/killed") == ["create", "created", "deleted"]
     assert machine.leftovers() == []
+
+
+def test_an_engine_that_stops_in_the_middle_is_told_of_and_reaped_when_it_is_back(
+    docker_engine: str, machine: Machine, make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dockerd = Dockerd(tmp_path / "dockerd.log")
+    try:
+        assert dockerd.start()
+        import_image(dockerd.address, tmp_path, STAND_IN)
+        monkeypatch.setenv("DOCKER_HOST", dockerd.address)
+        root = lay_out(make_task)
+        lost = machine.pytest(*ASKED, "--benchflow-agent=oracle", "--benchflow-job-name=lost", cwd=root)
+        with contextlib.closing(client(dockerd.address)) as api:
+            assert wait_for_solution(api)
+        dockerd.stop()
+        output, _ = lost.communicate(timeout=120)
+        assert lost.returncode == 1, output
+        (result,) = (json.loads(path.read_text()) for path in root.glob("jobs/lost/*/result.json"))
+        assert (result["verdict"], result["error_category"]) == ("unhealthy", "sandbox")
+        assert "does not answer any more" in result["error"]
+        assert events(root / "jobs/lost") == ["create", "created"]
+        assert dockerd.start()
+        following = machine.pytest(*ASKED, "--benchflow-agent=nop", cwd=root)
+        output, _ = following.communicate(timeout=120)
+        assert following.returncode == 0, output
+        assert events(root / "jobs/lost") == ["create", "created", "deleted"]
+        with contextlib.closing(client(dockerd.address)) as api:
+            assert api.containers(all=True) == []
+    finally:
+        dockerd.remove()
+
+
+def lay_out(make_task: MakeTask) -> Path:
+    """Return a directory with one task, whose solution takes its time."""
+    task = make_task(agent_timeout=120)
+    (task / "environment" / "Dockerfile").write_text(f"FROM {STAND_IN}\nWORKDIR /app\n")
+    (task / "solution" / "solve.sh").write_text("#!/bin/sh\necho 42 > /app/answer\nsleep 60\n")
+    (task.parents[1] / "pytest.ini").write_text("[pytest]\n")
+    return task.parents[1]
+
+
+def wait_for_solution(api: Any) -> list[dict[str, Any]]:
+    """Return the containers in which a solution sleeps, as soon as there is one."""
+    until = time.monotonic() + 60
+    while not (left := _answering(api)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return left
+
+
+def events(job: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in (job / "sandboxes.jsonl").read_text().splitlines()]
 
 
 def _answering(api: Any) -> list[dict[str, Any]]:

@@ -164,6 +164,8 @@ class RolloutSession:
 
     def host(self) -> Host:
         """Return what this process's rollouts share, started on first use."""
+        # Parity uses this without a job to open.
+        self._take_signals()
         if self._host is None:
             self._host = Host(self.session_id)
             self.pool.run(self._host.__aenter__())

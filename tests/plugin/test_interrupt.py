@@ -1,4 +1,4 @@
-"""Ctrl-C: what was done is shown, and where to find what was cut off."""
+"""Ctrl-C and its like: what was done is shown, and where to find what was cut off."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_benchflow import cli
+from pytest_benchflow.catalog.load import read_toml
+from pytest_benchflow.catalog.write import manifest_text
 
 if TYPE_CHECKING:
     from tests.plugin.bench import Bench
@@ -39,3 +43,23 @@ def test_an_interrupt_shows_the_table_and_what_was_cut_off(bench: Bench, workers
     lines = output.splitlines()
     assert any(line.startswith("a-quick-one  oracle  solved") for line in lines), output
     assert any(line.startswith("interrupted: jobs/") and "/b-endless__oracle__" in line for line in lines), output
+
+
+def test_parity_that_is_ended_leaves_nothing(bench: Bench) -> None:
+    file = bench.path / "agents/acp/baseline/manifest.toml"
+    assert cli.main(["agents", "export", str(bench.path / "agents")]) == 0
+    values = read_toml(file)
+    file.write_text(manifest_text(values | {"launch_cmd": "sleep 600\n" + values["launch_cmd"]}), "utf-8")
+    scratch = bench.path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "pytest", "--benchflow-manifests=agents", "-k", "baseline"]
+    with subprocess.Popen(command, cwd=bench.path, env={**os.environ, "TMPDIR": str(scratch)}) as run:
+        end = time.monotonic() + _LIMIT_SEC
+        while not list(scratch.glob("*/*/parity-baseline/sandbox")):
+            assert time.monotonic() < end, "the sandbox did not start"
+            time.sleep(0.1)
+        time.sleep(1)
+        run.send_signal(signal.SIGTERM)
+        run.wait(timeout=_LIMIT_SEC)
+    assert run.returncode == 2
+    assert not list(scratch.glob("*/*"))

@@ -89,6 +89,7 @@ class Conformance:
         self._config = config
         self._settings = settings
         self._found: dict[str, dict[str, dict[str, Any]]] = {}
+        self._unwritten = ""
         self._tellers: dict[tuple[str, str], Capability] = {}
 
     @pytest.hookimpl(tryfirst=True)
@@ -119,13 +120,18 @@ class Conformance:
                 self._found.setdefault(record["agent"], {})[record["capability"]] = record
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        """Write conformance.json, in the process that hears of every item."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write conformance.json, in the process that hears of every item; a session that cannot fails."""
         if self._found and not hasattr(self._config, "workerinput"):
             from pytest_benchflow.records.journal import write_json
             from pytest_benchflow.report.conformance import as_json
 
-            write_json(self._file(), as_json(self._tables()))
+            try:
+                write_json(self._file(), as_json(self._tables()))
+            except OSError as error:
+                self._unwritten = error.strerror or str(error)
+                if session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write what each agent supports."""
@@ -138,7 +144,11 @@ class Conformance:
         for agent, found in self._tables().items():
             for line, colour in table_lines(agent, found, width):
                 terminalreporter.write_line(line, **colour)
-        terminalreporter.write_line(os.path.relpath(self._file(), self._config.invocation_params.dir))
+        place = os.path.relpath(self._file(), self._config.invocation_params.dir)
+        if self._unwritten:
+            terminalreporter.write_line(f"{place} cannot be written: {self._unwritten}", red=True)
+        else:
+            terminalreporter.write_line(place)
 
     def teller(self, agent: Agent, reason: str, capability: Capability) -> Capability:
         """Return the capability that tells why an agent could not be prompted: the first to ask with that reason."""

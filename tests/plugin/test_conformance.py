@@ -67,6 +67,15 @@ def test_an_agent_that_conforms_passes_alone(bench: Bench, workers: tuple[str, .
     assert len(bench.rollouts()) == 4
 
 
+def test_a_table_that_cannot_be_written_fails_the_session_in_a_sentence(bench: Bench) -> None:
+    file = bench.path / "jobs/here/conformance.json"
+    file.mkdir(parents=True)
+    done = bench.run("--benchflow-conformance=baseline", "-k", "initialize", "--benchflow-job-name=here")
+    assert done.ret == 1
+    assert outcomes(done) == {"passed": 1}
+    done.stdout.fnmatch_lines(["jobs/here/conformance.json cannot be written: Is a directory"])
+
+
 def test_a_missing_capability_fails_when_it_is_required_only(bench: Bench) -> None:
     file = manifest(bench, "runs-twice runs-the-first")
     chosen = ("-k", "text or tool_call or parallel_calls")

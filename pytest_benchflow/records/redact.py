@@ -106,8 +106,10 @@ class Redactor:
     def add(self, *secrets: str) -> None:
         """Learn further secret values; those shorter than `SHORTEST` characters are ignored."""
         for secret in secrets:
-            if len(secret.strip()) >= SHORTEST:
-                self._secrets[secret.strip()] = None
+            # Logs are written line by line, and so may a program print a secret of several.
+            for each in (secret, *secret.splitlines()):
+                if len(each.strip()) >= SHORTEST:
+                    self._secrets[each.strip()] = None
         forms = {form for secret in self._secrets for form in _forms(secret)}
         if forms:
             self._known = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))

@@ -116,6 +116,17 @@ def test_a_secret_as_a_key_is_taken_out() -> None:
     assert Redactor([PLAIN]).json(json.dumps({PLAIN: 1}).encode()) == b'{"%s": 1}' % MARK.encode()
 
 
+def test_each_line_of_a_secret_of_several_is_one() -> None:
+    redactor = Redactor(["first-half\n}\n  second-half\n"])
+    # As a log that is written line by line meets it.
+    assert [redactor.text(line) for line in ("K=first-half\n", "}\n", "  second-half\n")] == [
+        f"K={MARK}\n",
+        "}\n",
+        f"  {MARK}\n",
+    ]
+    assert redactor.text("first-half\n}\n  second-half") == MARK
+
+
 def test_a_word_is_no_secret() -> None:
     redactor = Redactor(["", "  ", "yes", "12345"])
     assert redactor.text("yes, 12345") == "yes, 12345"

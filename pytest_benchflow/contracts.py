@@ -143,8 +143,12 @@ class Backend(Protocol):
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Make a sandbox holding the task's environment; nothing of its tests or solution."""
 
-    def reap(self, scratch: Path) -> bool:
-        """Remove what a killed process left of the sandbox with this scratch directory, and of no other.
+    @property
+    def place(self) -> str:
+        """Return where sandboxes are made at present, such as an engine's address; "" for this machine itself."""
+
+    def reap(self, scratch: Path, place: str) -> bool:
+        """Remove what a killed process left at `place` of the sandbox with this scratch directory, and of no other.
 
         False: it cannot be told whether something is left, so that a later start has to try again.
         """

@@ -6,12 +6,12 @@ import importlib
 import io
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,8 @@ class Dockerd:
 
     def __init__(self, log: Path) -> None:
         # A socket's name may have no more than 107 characters.
-        self._place = Path(tempfile.mkdtemp(prefix="bf-dockerd-", dir="/tmp"))
+        self._place = Path("/tmp", f"bf-dockerd-{secrets.token_hex(4)}")
+        self._place.mkdir(mode=0o700)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self.address = f"unix://{self._place}/sock"
@@ -54,7 +55,9 @@ class Dockerd:
     def start(self) -> bool:
         """Start it and tell whether it answers."""
         place, name = self._place, self._place.name
-        command = ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
+        # Mounts of its own, so that whoever looks for what a run left on this machine meets none of them.
+        command = ["unshare", "--mount", "--propagation=private"]
+        command += ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
         command += [f"--host={self.address}", "--storage-driver=overlay2"]
         command += ["--iptables=false", "--ip6tables=false", "--bridge=none"]
         # A containerd of the system's would be shared, so that nothing of its own engine may be met there.
@@ -85,7 +88,6 @@ class Dockerd:
     def remove(self) -> None:
         """Stop it and remove all it holds."""
         self.stop()
-        _unmount(self._place)
         shutil.rmtree(self._place, ignore_errors=True)
 
 
@@ -97,13 +99,6 @@ def _answers(address: str) -> bool:
         return False
     finally:
         api.close()
-
-
-def _unmount(place: Path) -> None:
-    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-        target = line.split()[1]
-        if target.startswith(f"{place}/"):
-            subprocess.run(["umount", "-l", target], check=False, capture_output=True)
 
 
 def client(address: str) -> Any:

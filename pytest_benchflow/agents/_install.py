@@ -34,6 +34,7 @@ ROOT = "/opt/benchflow"
 # HOME of install_cmd. A rollout has a HOME of its own, into which its agent's launch brings what it needs of this one.
 INSTALL_HOME = f"{ROOT}/home"
 _MARKER = ".complete.json"
+_PLACE = "place"  # of an unfinished installation's sandbox
 _LOCK_TICK_SEC = 0.2
 # Downloads that no rollout needs stay out of the installation.
 _CACHES = {"XDG_CACHE_HOME": "/tmp/downloads", "npm_config_cache": "/tmp/downloads/npm"}  # noqa: S108 - of the sandbox
@@ -89,15 +90,18 @@ async def _build(
 ) -> None:
     """Install into a draft beside `final` and rename it. Call it with the lock held."""
     for left in final.parent.glob(f".{final.name}.draft-*"):
-        await asyncio.to_thread(backend.reap, left / "scratch")
-    for left in (*final.parent.glob(f".{final.name}.draft-*"), final):
-        await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
+        place = left / _PLACE
+        # What cannot be told to be gone is asked for again by the next installation.
+        if not place.is_file() or await asyncio.to_thread(backend.reap, left / "scratch", place.read_text("utf-8")):
+            await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
+    await asyncio.to_thread(shutil.rmtree, final, ignore_errors=True)
     draft = final.parent / f".{final.name}.draft-{secrets.token_hex(4)}"
     files, scratch = draft / "files", draft / "scratch"
     inside = agent_dir(manifest.name)
     for directory in (inside, INSTALL_HOME):
         (files / directory.removeprefix(f"{ROOT}/")).mkdir(parents=True)
     scratch.mkdir(mode=0o700)
+    (draft / _PLACE).write_text(backend.place, "utf-8")
     try:
         sources, local = package_sources()
         env = sources | {"BENCHFLOW_AGENT_DIR": inside, "HOME": INSTALL_HOME, **_CACHES}

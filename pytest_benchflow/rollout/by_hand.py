@@ -102,6 +102,7 @@ class SandboxHandle:
                 "backend": backend.name,
                 "scratch": str(self._scratch),
                 "dies_with_process": backend.dies_with_process,
+                "place": backend.place,
             }
             session.host().ledger.add(None, "create", **self._facts)
             env = expand_env(self.task.environment.env, host_variable)

@@ -85,7 +85,7 @@ def _reap(facts: dict[str, Any]) -> bool:
         backend: Backend = registry.load("sandboxes", str(facts.get("backend")), "backend")
     except UsageError:  # a third party's, which is not there this time
         return False
-    return backend.reap(Path(str(facts.get("scratch"))))
+    return backend.reap(Path(str(facts.get("scratch"))), str(facts.get("place", "")))
 
 
 def _line(event: str, session_id: str, facts: dict[str, Any]) -> dict[str, Any]:

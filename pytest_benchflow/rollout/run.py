@@ -254,6 +254,7 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
         "rollout": state.dir.path.name,
         "scratch": str(scratch),
         "dies_with_process": cell.backend.dies_with_process,
+        "place": cell.backend.place,
     }
     host.ledger.add(state.job_dir, "create", **facts)
     sandbox: Sandbox | None = None

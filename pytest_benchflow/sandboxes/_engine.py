@@ -34,13 +34,9 @@ def engine_address() -> str:
     return host_variable("DOCKER_HOST") or f"unix://{_USUAL}"
 
 
-def why_no_engine() -> str | None:
-    """Return why no engine can be used from here, None when one can; asked once for each address and process."""
-    return _why_not(engine_address())
-
-
 @functools.cache
-def _why_not(address: str) -> str | None:
+def why_no_engine(address: str) -> str | None:
+    """Return why no engine can be used there, None when one can; asked once for each address and process."""
     if importlib.util.find_spec("docker") is None:
         return "the docker sandbox needs a package more; pip install 'pytest-benchflow[docker]'"
     if not address.startswith("unix://"):

@@ -53,7 +53,7 @@ class DockerBackend:
 
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""
-        return why_no_engine()
+        return why_no_engine(engine_address())
 
     def unsupported(self, task: Task) -> str | None:
         """Return None when the task can run here, else the reason to skip. Raises: TaskError on a broken Dockerfile."""
@@ -76,11 +76,16 @@ class DockerBackend:
             raise
         return sandbox
 
-    def reap(self, scratch: Path) -> bool:
-        """Remove what a killed process left of the sandbox with this scratch directory; False: it cannot be told."""
-        if self.available() is not None:
+    @property
+    def place(self) -> str:
+        """Return the engine's address."""
+        return engine_address()
+
+    def reap(self, scratch: Path, place: str) -> bool:
+        """Remove what a killed process left in the engine at `place`; False: it cannot be told."""
+        if why_no_engine(place) is not None:
             return False
-        engine = Engine.at(engine_address())
+        engine = Engine.at(place)
         label = f"{SCRATCH_LABEL}={scratch}"
         try:
             for found in engine.ask("containers", all=True, filters={"label": [label]}):

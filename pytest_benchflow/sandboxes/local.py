@@ -41,6 +41,7 @@ class LocalBackend:
 
     name = "local"
     dies_with_process = True
+    place = ""
 
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""
@@ -69,7 +70,7 @@ class LocalBackend:
             raise
         return sandbox
 
-    def reap(self, scratch: Path) -> bool:  # noqa: ARG002 - its processes ended with the one that made them
+    def reap(self, scratch: Path, place: str) -> bool:  # noqa: ARG002 - its processes ended with the one that made them
         """Remove nothing: a scratch directory is all that can be left, and its session's to remove."""
         return True
 

@@ -124,7 +124,8 @@ def test_reaping_removes_one_sandbox_and_no_other(rig: Rig, api: Any) -> None:
     specs = [rig.spec() for _ in range(2)]
     sandboxes = [rig.run(backend.create(spec)) for spec in specs]
     try:
-        assert backend.reap(specs[0].scratch)
+        assert not backend.reap(specs[0].scratch, "unix:///nowhere/docker.sock")
+        assert backend.reap(specs[0].scratch, backend.place)
         left = [each["Labels"].get(SCRATCH_LABEL) for each in api.containers(all=True)]
         assert str(specs[0].scratch) not in left
         assert str(specs[1].scratch) in left

@@ -35,7 +35,7 @@ async def main(job, events, facts):
 
 asyncio.run(main(sys.argv[1], sys.argv[2].split(), json.loads(sys.argv[3])))
 """
-FACTS = {"sandbox": "bf-1", "backend": "local", "rollout": "answer__oracle__none__default__1"}
+FACTS = {"sandbox": "bf-1", "backend": "local", "place": "there", "rollout": "answer__oracle__none__default__1"}
 
 
 @pytest.fixture
@@ -99,9 +99,11 @@ class Remembering(LocalBackend):
     def __init__(self, *, succeeds: bool) -> None:
         self.succeeds = succeeds
         self.asked: list[Path] = []
+        self.places: set[str] = set()
 
-    def reap(self, scratch: Path) -> bool:
+    def reap(self, scratch: Path, place: str) -> bool:
         self.asked.append(scratch)
+        self.places.add(place)
         return self.succeeds
 
 
@@ -123,6 +125,7 @@ def test_a_sandbox_that_lives_on_is_reaped_before_its_end_is_told(job: Path, las
     next_start()
     assert [line["event"] for line in lines(job)] == ["create", "created", "deleted"]
     assert lasting.asked == [left] * 3
+    assert lasting.places == {"there"}
 
 
 def test_a_sandbox_that_its_own_session_could_not_remove_is_reaped_later(job: Path, lasting: Remembering) -> None:

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import tomllib
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -312,6 +311,9 @@ def _litellm_map() -> tuple[str, Mapping[str, Any]]:
 
     Raises: UnpricedError where it is not installed.
     """
+    # Imported here: it weighs 3 MiB, which a review of old rollouts does without.
+    from importlib import metadata
+
     try:
         distribution = metadata.distribution("litellm")
     except metadata.PackageNotFoundError:

@@ -279,12 +279,13 @@ def _string_start(raw: bytes, place: int) -> int:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield the forms in which a secret travels: itself, escaped for JSON once and twice, for URLs, in base64."""
+    """Yield the forms a secret travels in: itself, escaped for JSON once and twice, in Python, URLs and base64."""
     yield secret
     escaped = json.dumps(secret)[1:-1]
     yield escaped
     yield json.dumps(escaped)[1:-1]
     yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield repr(secret)[1:-1]
     yield quote(secret, safe="")
     if len(secret) < _SHORTEST_ENCODED:
         return

@@ -69,6 +69,11 @@ def test_a_known_secret_is_found_in_every_form(text: str) -> None:
     assert redactor.value({"a": [text]}) == {"a": [redactor.text(text)]}
 
 
+def test_a_secret_with_both_kinds_of_quotes_is_found_as_python_shows_it() -> None:
+    secret = "first\"half'second"
+    assert Redactor([secret]).text(f"environment: {secret!r}") == f"environment: '{MARK}'"
+
+
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS.keys())
 @pytest.mark.parametrize("around", ["{}", "KEY={}\n", '{{"k": "{}"}}', "\\n{},"], ids=["bare", "env", "json", "escape"])
 def test_a_key_is_known_by_its_shape(key: str, around: str) -> None:

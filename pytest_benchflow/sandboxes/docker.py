@@ -142,14 +142,7 @@ class DockerSandbox:
 
     async def _end_phase(self) -> None:
         async with self._starting:
-            if self._egress is not None:
-                await self._egress.close()
-                self._egress = None
-            while self._copies:
-                await asyncio.wait(self._copies)
-            for process in self._processes:
-                process.doom()
-            inside, self._inside = self._inside, None
+            inside = await self._let_go()
             if inside is not None:
                 try:
                     await asyncio.shield(asyncio.ensure_future(self._kill_container(inside)))
@@ -160,6 +153,18 @@ class DockerSandbox:
                 # What it said last is on its way still.
                 await process.ends_within(_KILL_SEC)
                 process.died()
+
+    async def _let_go(self) -> Inhabited | None:
+        """End what goes on in a phase from outside, and return what has been started, which nobody uses any more."""
+        if self._egress is not None:
+            await self._egress.close()
+            self._egress = None
+        while self._copies:
+            await asyncio.wait(self._copies)
+        for process in self._processes:
+            process.doom()
+        inside, self._inside = self._inside, None
+        return inside
 
     async def _kill_container(self, inside: Inhabited) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -339,14 +344,7 @@ class DockerSandbox:
         """
         self._stopped = True
         async with self._starting:
-            if self._egress is not None:
-                await self._egress.close()
-                self._egress = None
-            while self._copies:
-                await asyncio.wait(self._copies)
-            for process in self._processes:
-                process.doom()
-            inside, self._inside = self._inside, None
+            inside = await self._let_go()
             try:
                 await self._remove_container()
                 if inside is not None:

@@ -24,7 +24,7 @@ from pytest_benchflow.exporters import _command as export
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
 from pytest_benchflow.report import gate
 from pytest_benchflow.report.text import one_line, printable
-from pytest_benchflow.settings import host_variable
+from pytest_benchflow.settings import cache_dir, host_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -364,7 +364,6 @@ def _doctor(_options: argparse.Namespace) -> int:
 
 def _agent_state(name: str) -> str:
     """Say whether an agent is installed; the cache holds one directory per version and sandbox image."""
-    from pytest_benchflow.agents._install import cache_dir
     from pytest_benchflow.catalog.load import find
 
     if name in registry.registered("agents"):

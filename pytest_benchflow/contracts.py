@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.usage import Usage
     from pytest_benchflow.tasks.task import Task
 
-# proxy: what `Sandbox.reach` offers; public: others on the internet too, for programs that heed http_proxy.
-Network = Literal["proxy", "public", "none"]
+# proxy: what `Sandbox.reach` offers; public: others on the internet too, for programs that heed http_proxy;
+# allowlist: as public, but only the hosts named.
+Network = Literal["proxy", "public", "allowlist", "none"]
 PhaseName = Literal["setup", "agent", "verifier"]
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -33,13 +34,42 @@ class ExecResult:
     timed_out: bool = False
 
 
+# Where an agent's installation is inside, read-only, with the HOME that its install_cmd had.
+INSTALL_ROOT = "/opt/benchflow"
+INSTALL_HOME = f"{INSTALL_ROOT}/home"
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A host path seen inside the sandbox at `target`."""
+    """A file or directory seen inside the sandbox at `target`: this machine's, or `there`, where sandboxes are made."""
 
     source: Path
     target: str
     writable: bool = False
+    there: bool = False  # `source` is of the backend whose `install` returned it
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What is made once for each image and then shared: all that `script`, run as root, leaves in INSTALL_ROOT."""
+
+    name: str
+    version: str | None
+    script: str  # POSIX sh
+    timeout_sec: float
+    env: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None  # as "3.12": an interpreter wanted in BENCHFLOW_PYTHON where the backend can offer one
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a kind of sandbox can do here, which is compared with what a task asks before anything starts."""
+
+    networks: frozenset[Network]  # those it enforces
+    limits: frozenset[str]  # those it holds, of memory, cpus, processes and storage
+    root: bool  # a command may run as root
+    stdin: bool = True  # commands take input
+    snapshots: bool = False  # the state of one sandbox can be where others start from
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +114,11 @@ class Sandbox(Protocol):
     transport: str  # as config.json's acp_transport: local-stdio, docker-stdio, ssh, pty
     limits: Mapping[str, Any]  # each limit asked for -> what was really applied, or why not
 
-    async def enter(self, phase: PhaseName, network: Network) -> None:
-        """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
+    async def enter(self, phase: PhaseName, network: Network, hosts: Sequence[str] = ()) -> None:
+        """Kill every process of the phase before, prove them dead, then switch to `network`; files stay.
+
+        `hosts` are those that an allowlist names.
+        """
 
     async def exec(
         self,
@@ -140,8 +173,21 @@ class Backend(Protocol):
     def fingerprint(self, task: Task) -> str:
         """Name what an agent install depends on (image or host), safe in a file name."""
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what its sandboxes can do here."""
+
+    async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
+        """Return the mounts of an installation, made first where there is none yet for this image; `log` says how.
+
+        Raises: AgentError with the end of the log.
+        """
+
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """Make a sandbox holding the task's environment; nothing of its tests or solution."""
+
+    async def close(self) -> None:
+        """Let go of what is held between sandboxes, such as connections; safe to call twice, and to go on after."""
 
     @property
     def place(self) -> str:

@@ -165,6 +165,14 @@ def host_variable(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def cache_dir() -> Path:
+    """Return the directory that outlives sessions: BENCHFLOW_CACHE_DIR, else the user's cache directory."""
+    named = host_variable("BENCHFLOW_CACHE_DIR")
+    if named:
+        return Path(named).absolute()
+    return Path(host_variable("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-benchflow"
+
+
 def read_settings(
     lookup: Callable[[Option], Any], spelling: Callable[[Option], str], tasks: Sequence[str], root: Path
 ) -> Settings:

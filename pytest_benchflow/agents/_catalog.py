@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._acp import drive
-from pytest_benchflow.agents._install import INSTALL_HOME, agent_dir, install
 from pytest_benchflow.agents._mcp import environment as servers_variable
 from pytest_benchflow.agents._mcp import unreachable, unused
+from pytest_benchflow.agents._place import agent_dir
 from pytest_benchflow.agents._settings import settings_kept
 from pytest_benchflow.catalog.load import find
+from pytest_benchflow.contracts import INSTALL_HOME, Installation
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.settings import EFFORT_VARIABLE
 
@@ -73,7 +74,21 @@ class CatalogAgent:
 
     async def install(self, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
         """Run install_cmd once per version and image, and return what it made. Raises: AgentError."""
-        return await install(self.manifest, backend, task, log_dir)
+        return await backend.install(self._installation(), task, log_dir / "install.log")
+
+    def _installation(self) -> Installation:
+        manifest, inside = self.manifest, agent_dir(self.name)
+        env = {"BENCHFLOW_AGENT_DIR": inside}
+        if manifest.host.version:
+            env["BENCHFLOW_AGENT_VERSION"] = manifest.host.version
+        return Installation(
+            name=self.name,
+            version=manifest.host.version,
+            script=f"mkdir -p {shlex.quote(inside)}\n{manifest.install_cmd}",
+            timeout_sec=manifest.install_timeout,
+            env=env,
+            python=manifest.host.python,
+        )
 
     async def run(self, context: AgentContext) -> AgentOutcome:
         """Launch the agent for one prompt. Raises: SandboxError."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._catalog import CatalogAgent
-from pytest_benchflow.agents._install import agent_dir
+from pytest_benchflow.agents._place import agent_dir
 from pytest_benchflow.catalog.load import shipped
 from pytest_benchflow.contracts import Mount
 

@@ -12,6 +12,7 @@ from pytest_benchflow.rollout.scratch import ScratchBase
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from pytest_benchflow.contracts import Backend
     from pytest_benchflow.proxy.gateway import Gateway
 
 
@@ -23,6 +24,7 @@ class Host:
         self.scratch = ScratchBase()
         self._gateway: Gateway | None = None
         self._ledger: Ledger | None = None
+        self._backends: dict[int, Backend] = {}
 
     async def __aenter__(self) -> Host:
         self._ledger = Ledger(self.scratch.open() / NAME, self.session_id)
@@ -34,9 +36,15 @@ class Host:
     ) -> None:
         if self._gateway is not None:
             await self._gateway.close()
+        for backend in self._backends.values():
+            await backend.close()
         if self._ledger is not None:
             self._ledger.close()
         self.scratch.close(keep=NAME if outlived(self.scratch.open() / NAME) else "")
+
+    def use(self, backend: Backend) -> None:
+        """Let go of what a backend holds when this host is left."""
+        self._backends[id(backend)] = backend
 
     def gateway(self) -> Gateway:
         """Return this process's gateway, made on first use."""

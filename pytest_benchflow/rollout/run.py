@@ -58,6 +58,7 @@ async def run_cell(cell: Cell, *, host: Host | None = None, watch: Callable[[str
     async with AsyncExitStack() as stack:
         if host is None:
             host = await stack.enter_async_context(Host())
+        host.use(cell.backend)
         state = await asyncio.to_thread(begin, cell, host, watch)
         try:
             await _drive(state)

@@ -12,6 +12,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.contracts import Capabilities
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account
 from pytest_benchflow.sandboxes._attached import DockerProcess, attach
@@ -20,6 +21,7 @@ from pytest_benchflow.sandboxes._egress import Egress, egress_env
 from pytest_benchflow.sandboxes._engine import Engine, engine_address, why_no_engine
 from pytest_benchflow.sandboxes._files import copy_in, copy_out, is_directory
 from pytest_benchflow.sandboxes._inhabited import RUN_VARIABLE, Inhabited
+from pytest_benchflow.sandboxes._install import install_here
 from pytest_benchflow.sandboxes._limits import MAX_PROCESSES
 from pytest_benchflow.sandboxes._running import run_to_end
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_benchflow.contracts import Endpoint, ExecResult, Network, PhaseName, SandboxSpec
+    from pytest_benchflow.contracts import Endpoint, ExecResult, Installation, Mount, Network, PhaseName, SandboxSpec
     from pytest_benchflow.sandboxes._files import InsideRoot
     from pytest_benchflow.tasks.task import Environment, Task
 
@@ -62,6 +64,19 @@ class DockerBackend:
     def fingerprint(self, task: Task) -> str:
         """Name the image: an agent is installed once for each."""
         return fingerprint(task)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what its sandboxes can do here."""
+        limits = frozenset({"memory", "cpus", "processes"})
+        return Capabilities(networks=frozenset({"proxy", "public", "none"}), limits=limits, root=True)
+
+    async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
+        """Return the mounts of an installation, made first where the cache has none. Raises: AgentError."""
+        return await install_here(self, installation, task, log)
+
+    async def close(self) -> None:
+        """Let go of nothing: nothing is held between sandboxes."""
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """Make a container of the task's image; nothing of its tests or solution."""
@@ -115,6 +130,7 @@ class DockerSandbox:
         self._applied: dict[str, Any] = {}
         self.limits: Mapping[str, Any] = self._applied
         self._network: Network = "none"
+        self._hosts: tuple[str, ...] = ()
         self._inside: Inhabited | None = None
         self._egress: Egress | None = None
         self._touched = False  # something ran or listened in there since the last start
@@ -133,12 +149,12 @@ class DockerSandbox:
         await self._ask("create_container_from_config", config, self._name)
         await self._with_files(functools.partial(_lay_out, self.workdir))
 
-    async def enter(self, phase: PhaseName, network: Network) -> None:  # noqa: ARG002 - all phases are alike here
+    async def enter(self, phase: PhaseName, network: Network, hosts: Sequence[str] = ()) -> None:  # noqa: ARG002 - all phases are alike here
         """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
         self._check_alive()
         if self._touched:
             await self._end_phase()
-        self._network = network
+        self._network, self._hosts = network, tuple(hosts)
 
     async def _end_phase(self) -> None:
         async with self._starting:

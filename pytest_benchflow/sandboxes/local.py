@@ -10,6 +10,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.contracts import Capabilities
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account, find_owner
 from pytest_benchflow.sandboxes._bwrap import Layout, is_root, search_path, why_unavailable
@@ -17,6 +18,7 @@ from pytest_benchflow.sandboxes._egress import Egress, egress_env
 from pytest_benchflow.sandboxes._etc import StartupFiles, shown_directories, write_etc
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
+from pytest_benchflow.sandboxes._install import install_here
 from pytest_benchflow.sandboxes._limits import Limits, remove_stale_groups
 from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._running import run_to_end
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_benchflow.contracts import Endpoint, ExecResult, Network, PhaseName, SandboxSpec
+    from pytest_benchflow.contracts import Endpoint, ExecResult, Installation, Mount, Network, PhaseName, SandboxSpec
     from pytest_benchflow.tasks.task import Task
 
 PROXY_PORT = 8000
@@ -56,6 +58,19 @@ class LocalBackend:
         version = ".".join(map(str, sys.version_info[:3]))
         user = "root" if is_root() else "user"
         return f"local-{platform.machine()}-py{version}-{user}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what its sandboxes can do here."""
+        limits = frozenset({"memory", "cpus", "processes"} if is_root() else {"memory", "cpus"})
+        return Capabilities(networks=frozenset({"proxy", "public", "none"}), limits=limits, root=is_root())
+
+    async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
+        """Return the mounts of an installation, made first where the cache has none. Raises: AgentError."""
+        return await install_here(self, installation, task, log)
+
+    async def close(self) -> None:
+        """Let go of nothing: nothing is held between sandboxes."""
 
     async def create(self, spec: SandboxSpec) -> LocalSandbox:
         """Make a sandbox holding the task's environment; nothing of its tests or solution."""
@@ -94,6 +109,7 @@ class LocalSandbox:
         self._limits = Limits(spec.task.environment, hostname)
         self.limits: Mapping[str, Any] = self._limits.report
         self._network: Network = "none"
+        self._hosts: tuple[str, ...] = ()
         self._phase_name: PhaseName = "setup"
         self._phase: Phase | None = None
         self._egress: Egress | None = None
@@ -132,11 +148,11 @@ class LocalSandbox:
         if self._image.base is not None:
             self._limits.report["image"] = {"asked": self._image.base, "applied": "this machine's own programs"}
 
-    async def enter(self, phase: PhaseName, network: Network) -> None:
+    async def enter(self, phase: PhaseName, network: Network, hosts: Sequence[str] = ()) -> None:
         """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
         self._check_alive()
         await self._end_phase()
-        self._network = network
+        self._network, self._hosts = network, tuple(hosts)
         self._phase_name = phase
 
     async def _end_phase(self) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pytest_benchflow.agents._catalog import agent
-from pytest_benchflow.agents._install import agent_dir
 from pytest_benchflow.agents._mcp import environment as mcp_environment
+from pytest_benchflow.agents._place import agent_dir
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.proxy.script import Call, ScriptTurn
 from pytest_benchflow.tasks.task import McpServer

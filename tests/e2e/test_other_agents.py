@@ -11,12 +11,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from pytest_benchflow.agents._host import package_sources
-from pytest_benchflow.agents._install import cache_dir
 from pytest_benchflow.catalog.load import shipped
 from pytest_benchflow.proxy.script import Call, ScriptTurn
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.rollout.cell import resolve_agent
+from pytest_benchflow.sandboxes._host import package_sources
+from pytest_benchflow.settings import cache_dir
 from tests.contracts.agentrig import SLEEP, rig
 
 if TYPE_CHECKING:

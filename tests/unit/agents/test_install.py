@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pytest_benchflow import registry
-from pytest_benchflow.agents._install import install
+from pytest_benchflow.agents._catalog import CatalogAgent
 from pytest_benchflow.catalog.load import Manifest
 from pytest_benchflow.errors import AgentError
 from pytest_benchflow.tasks.load import load_task
@@ -37,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def run(tmp_path: Path, what: Manifest, times: int = 1) -> list[tuple[Mount, ...]]:
     backend = cast("Backend", registry.load("sandboxes", "local", "backend"))
     task = load_task(make_task(tmp_path / "task"))
-    jobs = [install(what, backend, task, tmp_path / f"log-{number}") for number in range(times)]
+    jobs = [CatalogAgent(what).install(backend, task, tmp_path / f"log-{number}") for number in range(times)]
     return await asyncio.gather(*jobs)
 
 

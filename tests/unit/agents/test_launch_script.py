@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.agents._catalog import CatalogAgent
-from pytest_benchflow.agents._install import INSTALL_HOME
 from pytest_benchflow.catalog.load import Manifest
+from pytest_benchflow.contracts import INSTALL_HOME
 
 if TYPE_CHECKING:
     from pathlib import Path

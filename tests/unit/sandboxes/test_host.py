@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_benchflow.agents._host import find_python, package_sources, python_mounts
+from pytest_benchflow.sandboxes._host import find_python, package_sources, python_mounts
 
 
 def executable(path: Path, text: str) -> Path:

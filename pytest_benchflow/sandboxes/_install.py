@@ -1,6 +1,6 @@
-"""Install an agent once per version and sandbox image, and share it read-only with every rollout.
+"""Install an agent once per version and image in a directory of this machine, which every rollout is given read-only.
 
-What install_cmd leaves below /opt/benchflow is kept, its own HOME among it; nothing else is.
+What the script leaves below /opt/benchflow is kept, its own HOME among it; nothing else is.
 """
 
 from __future__ import annotations
@@ -14,25 +14,21 @@ import re
 import secrets
 import shutil
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_benchflow.agents._host import find_python, package_sources, python_mounts
-from pytest_benchflow.contracts import Mount, SandboxSpec
+from pytest_benchflow.contracts import INSTALL_HOME, INSTALL_ROOT, Mount, SandboxSpec
 from pytest_benchflow.errors import AgentError
 from pytest_benchflow.records.journal import write_json
-from pytest_benchflow.settings import host_variable
+from pytest_benchflow.sandboxes._host import find_python, package_sources, python_mounts
+from pytest_benchflow.settings import cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
 
-    from pytest_benchflow.catalog.load import Manifest
-    from pytest_benchflow.contracts import Backend, ExecResult
+    from pytest_benchflow.contracts import Backend, ExecResult, Installation
     from pytest_benchflow.tasks.task import Task
 
-ROOT = "/opt/benchflow"
-# HOME of install_cmd. A rollout has a HOME of its own, into which its agent's launch brings what it needs of this one.
-INSTALL_HOME = f"{ROOT}/home"
 _MARKER = ".complete.json"
 _PLACE = "place"  # of an unfinished installation's sandbox
 _LOCK_TICK_SEC = 0.2
@@ -50,17 +46,18 @@ def _interpreter(version: str) -> Path | None:
     return find_python(version)
 
 
-async def install(manifest: Manifest, backend: Backend, task: Task, log_dir: Path) -> tuple[Mount, ...]:
-    """Return the mounts of an installed agent, installing it first where the cache has none.
+async def install_here(backend: Backend, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
+    """Return the mounts of an installation, made first in a sandbox of `backend` where the cache has none.
 
     The directory appears under its name only when it is complete. Raises: AgentError naming the log.
     """
-    wanted = manifest.host.python
+    wanted = installation.python
     python = await asyncio.to_thread(_interpreter, wanted) if wanted else None
-    key = f"{manifest.name}@{manifest.host.version or 'latest'}-{_digest(manifest, backend.fingerprint(task), python)}"
+    digest = _digest(installation, backend.fingerprint(task), python)
+    key = f"{installation.name}@{installation.version or 'latest'}-{digest}"
     root = cache_dir() / "agents"
     final = root / key
-    mounts = (Mount(final, ROOT), *python_mounts(python))
+    mounts = (Mount(final, INSTALL_ROOT), *python_mounts(python))
     if (final / _MARKER).is_file():
         return mounts
     if key in _failed:
@@ -68,25 +65,12 @@ async def install(manifest: Manifest, backend: Backend, task: Task, log_dir: Pat
     root.mkdir(parents=True, exist_ok=True)
     async with _locked(root / f".{key}.lock"):
         if not (final / _MARKER).is_file():
-            await _build(manifest, backend, task, log_dir=log_dir, final=final, python=python)
+            await _build(installation, backend, task, log=log, final=final, python=python)
     return mounts
 
 
-def agent_dir(name: str) -> str:
-    """Return where an agent's files are inside a sandbox."""
-    return f"{ROOT}/agents/{name}"
-
-
-def cache_dir() -> Path:
-    """Return the directory that outlives sessions: BENCHFLOW_CACHE_DIR, else the user's cache directory."""
-    named = host_variable("BENCHFLOW_CACHE_DIR")
-    if named:
-        return Path(named).absolute()
-    return Path(host_variable("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-benchflow"
-
-
 async def _build(
-    manifest: Manifest, backend: Backend, task: Task, *, log_dir: Path, final: Path, python: Path | None
+    installation: Installation, backend: Backend, task: Task, *, log: Path, final: Path, python: Path | None
 ) -> None:
     """Install into a draft beside `final` and rename it. Call it with the lock held."""
     for left in final.parent.glob(f".{final.name}.draft-*"):
@@ -97,38 +81,35 @@ async def _build(
     await asyncio.to_thread(shutil.rmtree, final, ignore_errors=True)
     draft = final.parent / f".{final.name}.draft-{secrets.token_hex(4)}"
     files, scratch = draft / "files", draft / "scratch"
-    inside = agent_dir(manifest.name)
-    for directory in (inside, INSTALL_HOME):
-        (files / directory.removeprefix(f"{ROOT}/")).mkdir(parents=True)
+    (files / INSTALL_HOME.removeprefix(f"{INSTALL_ROOT}/")).mkdir(parents=True)
     scratch.mkdir(mode=0o700)
     (draft / _PLACE).write_text(backend.place, "utf-8")
     try:
         sources, local = package_sources()
-        env = sources | {"BENCHFLOW_AGENT_DIR": inside, "HOME": INSTALL_HOME, **_CACHES}
-        if manifest.host.version:
-            env["BENCHFLOW_AGENT_VERSION"] = manifest.host.version
+        env = {**sources, "HOME": INSTALL_HOME, **_CACHES, **installation.env}
         if python is not None:
             env["BENCHFLOW_PYTHON"] = str(python)
-        mounts = (Mount(files, ROOT, writable=True), *python_mounts(python), *local)
+        mounts = (Mount(files, INSTALL_ROOT, writable=True), *python_mounts(python), *local)
         spec = SandboxSpec(id=f"install-{secrets.token_hex(4)}", task=task, scratch=scratch, mounts=mounts)
-        result = await _run(manifest, backend, spec, env)
-        _keep_log(log_dir / "install.log", result)
+        result = await _run(installation, backend, spec, env)
+        _keep_log(log, result)
         if result.exit_code != 0:
-            _failed[final.name] = _why(manifest, result, log_dir / "install.log")
+            _failed[final.name] = _why(installation, result, log)
             raise AgentError(_failed[final.name])
-        write_json(files / _MARKER, {"name": manifest.name, "version": manifest.host.version, "python": str(python)})
+        facts = {"name": installation.name, "version": installation.version, "python": str(python)}
+        write_json(files / _MARKER, facts)
         files.rename(final)
     finally:
         await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
 
 
-async def _run(manifest: Manifest, backend: Backend, spec: SandboxSpec, env: Mapping[str, str]) -> ExecResult:
+async def _run(installation: Installation, backend: Backend, spec: SandboxSpec, env: Mapping[str, str]) -> ExecResult:
     sandbox = await backend.create(spec)
     try:
         await sandbox.enter("setup", "public")
-        script = f"exec 2>&1\n{manifest.install_cmd}"
+        script = f"exec 2>&1\n{installation.script}"
         # Whoever the task's own work is done as may write nothing of what others will run.
-        return await sandbox.exec(["sh", "-c", script], env=env, cwd="/", user="root", timeout=manifest.install_timeout)
+        return await sandbox.exec(["sh", "-c", script], env=env, cwd="/", user="root", timeout=installation.timeout_sec)
     finally:
         await asyncio.shield(sandbox.stop())
 
@@ -139,15 +120,16 @@ def _keep_log(path: Path, result: ExecResult) -> None:
     path.write_text(_CREDENTIALS.sub("://***@", result.stdout + result.stderr), "utf-8", errors="replace")
 
 
-def _why(manifest: Manifest, result: ExecResult, log: Path) -> str:
-    how = f"took over {manifest.install_timeout} s" if result.timed_out else f"ended with exit code {result.exit_code}"
+def _why(installation: Installation, result: ExecResult, log: Path) -> str:
+    limit = installation.timeout_sec
+    how = f"took over {limit:g} s" if result.timed_out else f"ended with exit code {result.exit_code}"
     last = "\n".join(log.read_text("utf-8").strip().splitlines()[-8:])
-    what = f"{manifest.name} {manifest.host.version or ''}".strip()
+    what = f"{installation.name} {installation.version or ''}".strip()
     return f"{what} could not be installed: its install_cmd {how}; log: {log}; the last lines:\n{last}"
 
 
-def _digest(manifest: Manifest, fingerprint: str, python: Path | None) -> str:
-    text = "\0".join((ROOT, fingerprint, manifest.name, manifest.install_cmd, str(python)))
+def _digest(installation: Installation, fingerprint: str, python: Path | None) -> str:
+    text = "\0".join((INSTALL_ROOT, fingerprint, installation.name, installation.script, str(python)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

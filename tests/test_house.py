@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +119,10 @@ def test_starting_pytest_imports_nothing_heavy() -> None:
         f"print('HEAVY', sorted(set({HEAVY!r}) & set(sys.modules)), 'pytest_benchflow.plugin' in sys.modules)\n"
         "sys.exit(code)\n"
     )
-    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=False, cwd="/")
+    # Other packages' plugins that happen to be installed here are not ours to judge.
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_benchflow.plugin"}
+    command = [sys.executable, "-c", listing]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=alone)
     assert done.returncode == 0, done.stderr
     assert "HEAVY [] True" in done.stdout
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
 
     from pytest_benchflow.records.journal import Journal
@@ -81,6 +82,7 @@ class SandboxSpec:
     scratch: Path  # a directory of this rollout's own; the backend may put anything there
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    lifetime_sec: float | None = None  # it is not needed for longer, with room to spare; None: nobody knows
 
 
 class Process(Protocol):
@@ -158,6 +160,21 @@ class Sandbox(Protocol):
         """Kill everything and remove everything; safe to call twice and after a failed start."""
 
 
+@dataclass(frozen=True, slots=True)
+class Remain:
+    """A sandbox that a backend still has, whoever made it.
+
+    Times are as the backend tells them: epoch seconds, ISO text or a datetime; None: it does not tell.
+    """
+
+    name: str  # what `Backend.discard` takes
+    backend: str
+    labels: Mapping[str, str]
+    created: float | str | datetime | None = None
+    active: float | str | datetime | None = None  # when something last happened in there
+    about: str = ""  # for people: its state, what it was made for
+
+
 class Backend(Protocol):
     """A kind of sandbox: the object named `backend` in `sandboxes/NAME.py`."""
 
@@ -197,6 +214,15 @@ class Backend(Protocol):
         """Remove what a killed process left at `place` of the sandbox with this scratch directory, and of no other.
 
         False: it cannot be told whether something is left, so that a later start has to try again.
+        """
+
+    async def remains(self) -> Sequence[Remain]:
+        """Return the sandboxes that exist now and bear a label of ours, whoever made them. Raises: SandboxError."""
+
+    async def discard(self, name: str) -> None:
+        """Remove one of `remains`, whose removal was decided elsewhere; nothing happens when it is gone.
+
+        Raises: SandboxError when it is in use, or not removed.
         """
 
 

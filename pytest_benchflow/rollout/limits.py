@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 DEFAULT_AGENT_SEC = 1800.0
 _SETUP_SEC = 600.0
+# What no limit bounds, such as copies and the time between two phases, takes far less.
+_SPARE_SEC = 900.0
+_SPARE_FACTOR = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +41,16 @@ def time_limits(config: RolloutConfig, task: Task, step: Step) -> TimeLimits:
         setup=max(_SETUP_SEC, task.environment.build_timeout_sec),
         verifier=step.verifier.timeout_sec,
     )
+
+
+def lifetime(config: RolloutConfig, task: Task) -> float:
+    """Return for how many seconds a rollout may need its sandbox, with room to spare."""
+    total = 0.0
+    for step in task.steps:
+        limits = time_limits(config, task, step)
+        check = step.healthcheck or task.environment.healthcheck
+        total += limits.setup + limits.agent + limits.verifier
+        if check:
+            turns = check.retries + 1
+            total += check.start_period_sec + turns * (check.timeout_sec + check.interval_sec)
+    return total * _SPARE_FACTOR + _SPARE_SEC

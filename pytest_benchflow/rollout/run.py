@@ -16,7 +16,7 @@ from pytest_benchflow.rollout.cell import resolve, verifier_network
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job
 from pytest_benchflow.rollout.keep import collect, keep_artifacts
-from pytest_benchflow.rollout.limits import time_limits
+from pytest_benchflow.rollout.limits import lifetime, time_limits
 from pytest_benchflow.rollout.outcome import finish
 from pytest_benchflow.rollout.place import held, own_job, rundir_of
 from pytest_benchflow.rollout.skills import bring_skills
@@ -248,7 +248,14 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
     """Make a sandbox and see that it is gone afterwards, whatever happens; each event goes into the ledger."""
     cell, host = state.cell, state.host
     scratch = host.scratch.new(state.sandbox_id)
-    spec = SandboxSpec(id=state.sandbox_id, task=cell.task, scratch=scratch, mounts=mounts, env=cell.environment)
+    spec = SandboxSpec(
+        id=state.sandbox_id,
+        task=cell.task,
+        scratch=scratch,
+        mounts=mounts,
+        env=cell.environment,
+        lifetime_sec=lifetime(cell.config, cell.task),
+    )
     facts = {
         "sandbox": spec.id,
         "backend": cell.backend.name,

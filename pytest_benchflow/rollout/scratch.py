@@ -7,19 +7,17 @@ import fcntl
 import os
 import secrets
 import stat
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._remove import names_in, remove_entry
+from pytest_benchflow.sandboxes._sessions import TRASH, base_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from types import TracebackType
-
-_TRASH = ".trash-"
 
 
 class ScratchBase:
@@ -30,7 +28,7 @@ class ScratchBase:
     """
 
     def __init__(self, base: Path | None = None) -> None:
-        self._base = base or Path(tempfile.gettempdir()) / f"pytest-benchflow-{os.getuid()}"
+        self._base = base or base_directory()
         self._session: Path | None = None
         self._lock: int | None = None
         self._remover: ThreadPoolExecutor | None = None
@@ -112,7 +110,7 @@ class ScratchBase:
                 if path.is_dir() and not path.is_symlink() and (lock := _lock_of_dead(path)) is not None:
                     dead.append(path.name)
                     # Renamed under the lock and removed after it: a large tree must not hold up other sessions.
-                    moved = path if path.name.startswith(_TRASH) else path.rename(_trash_name(path))
+                    moved = path if path.name.startswith(TRASH) else path.rename(_trash_name(path))
                     trash.append((moved, lock))
         for path, lock in trash:
             try:
@@ -150,7 +148,7 @@ class ScratchBase:
 
 
 def _trash_name(path: Path) -> Path:
-    return path.with_name(f"{_TRASH}{path.name}-{secrets.token_hex(4)}")
+    return path.with_name(f"{TRASH}{path.name}-{secrets.token_hex(4)}")
 
 
 def _lock_of_dead(path: Path) -> int | None:

@@ -12,16 +12,17 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.contracts import Capabilities
+from pytest_benchflow.contracts import Capabilities, Remain
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account
 from pytest_benchflow.sandboxes._attached import DockerProcess, attach
-from pytest_benchflow.sandboxes._docker_image import LABEL, fingerprint, have_image, why_unsupported
+from pytest_benchflow.sandboxes._docker_image import fingerprint, have_image, why_unsupported
 from pytest_benchflow.sandboxes._egress import Egress, egress_env
 from pytest_benchflow.sandboxes._engine import Engine, engine_address, why_no_engine
 from pytest_benchflow.sandboxes._files import copy_in, copy_out, is_directory
 from pytest_benchflow.sandboxes._inhabited import RUN_VARIABLE, Inhabited
 from pytest_benchflow.sandboxes._install import install_here
+from pytest_benchflow.sandboxes._labels import MANAGED, SCRATCH, labels_for, owner_of
 from pytest_benchflow.sandboxes._limits import MAX_PROCESSES
 from pytest_benchflow.sandboxes._running import run_to_end
 
@@ -29,13 +30,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_benchflow.contracts import Endpoint, ExecResult, Installation, Mount, Network, PhaseName, SandboxSpec
+    from pytest_benchflow.contracts import (
+        Endpoint,
+        ExecResult,
+        Installation,
+        Mount,
+        Network,
+        PhaseName,
+        SandboxSpec,
+    )
     from pytest_benchflow.sandboxes._files import InsideRoot
     from pytest_benchflow.tasks.task import Environment, Task
 
 PROXY_PORT = 8000
 EGRESS_PORT = 8001
-SCRATCH_LABEL = "benchflow.scratch"  # names exactly one sandbox: its path holds a random part
 _KILL_SEC = 5.0
 _LOOK_SEC = 0.3
 _REMOVAL_SEC = 30.0
@@ -101,15 +109,30 @@ class DockerBackend:
         if why_no_engine(place) is not None:
             return False
         engine = Engine.at(place)
-        label = f"{SCRATCH_LABEL}={scratch}"
+        label = f"{SCRATCH}={scratch}"
         try:
             for found in engine.ask("containers", all=True, filters={"label": [label]}):
-                if found["Labels"].get(SCRATCH_LABEL) == str(scratch):
+                if found["Labels"].get(SCRATCH) == str(scratch):
                     with contextlib.suppress(FileNotFoundError):
                         engine.ask("remove_container", found["Id"], v=True, force=True)
         except SandboxError:
             return False
         return True
+
+    async def remains(self) -> list[Remain]:
+        """Return the containers that the engine has under our label. Raises: SandboxError."""
+        found = await Engine.at(engine_address()).call("containers", all=True, filters={"label": [MANAGED]})
+        return [
+            Remain(
+                str(each["Id"]), self.name, each["Labels"], each["Created"], about=f"{each['Names']}, {each['State']}"
+            )
+            for each in found
+        ]
+
+    async def discard(self, name: str) -> None:
+        """Remove a container with its volumes. Raises: SandboxError."""
+        with contextlib.suppress(FileNotFoundError):
+            await Engine.at(engine_address()).call("remove_container", name, v=True, force=True)
 
 
 class DockerSandbox:
@@ -430,7 +453,7 @@ def _config(spec: SandboxSpec, image: str, name: str, engine: Mapping[str, Any],
         "Cmd": [],
         "WorkingDir": "/",
         "Healthcheck": {"Test": ["NONE"]},
-        "Labels": {LABEL: "1", SCRATCH_LABEL: str(spec.scratch)},
+        "Labels": labels_for(spec, owner_of("docker")),
         "NetworkDisabled": False,
         "HostConfig": {
             "NetworkMode": "none",

@@ -22,13 +22,23 @@ from pytest_benchflow.sandboxes._install import install_here
 from pytest_benchflow.sandboxes._limits import Limits, remove_stale_groups
 from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._running import run_to_end
+from pytest_benchflow.sandboxes._sessions import discard_here, remains_here
 from pytest_benchflow.sandboxes._support import why_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_benchflow.contracts import Endpoint, ExecResult, Installation, Mount, Network, PhaseName, SandboxSpec
+    from pytest_benchflow.contracts import (
+        Endpoint,
+        ExecResult,
+        Installation,
+        Mount,
+        Network,
+        PhaseName,
+        Remain,
+        SandboxSpec,
+    )
     from pytest_benchflow.tasks.task import Task
 
 PROXY_PORT = 8000
@@ -88,6 +98,14 @@ class LocalBackend:
     def reap(self, scratch: Path, place: str) -> bool:  # noqa: ARG002 - its processes ended with the one that made them
         """Remove nothing: a scratch directory is all that can be left, and its session's to remove."""
         return True
+
+    async def remains(self) -> list[Remain]:
+        """Return the scratch directories that dead sessions of this user left."""
+        return await asyncio.to_thread(remains_here, self.name)
+
+    async def discard(self, name: str) -> None:
+        """Remove such a directory. Raises: SandboxError when its session lives, or when it is none."""
+        await asyncio.to_thread(discard_here, name)
 
 
 class LocalSandbox:

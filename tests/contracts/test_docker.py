@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes.docker import SCRATCH_LABEL, backend
+from pytest_benchflow.sandboxes._labels import SCRATCH
+from pytest_benchflow.sandboxes.docker import backend
 from tests.contracts.sandboxrig import Rig, make_task
 from tests.dockerhost import IMAGE, client
 
@@ -126,7 +127,7 @@ def test_reaping_removes_one_sandbox_and_no_other(rig: Rig, api: Any) -> None:
     try:
         assert not backend.reap(specs[0].scratch, "unix:///nowhere/docker.sock")
         assert backend.reap(specs[0].scratch, backend.place)
-        left = [each["Labels"].get(SCRATCH_LABEL) for each in api.containers(all=True)]
+        left = [each["Labels"].get(SCRATCH) for each in api.containers(all=True)]
         assert str(specs[0].scratch) not in left
         assert str(specs[1].scratch) in left
     finally:
@@ -137,7 +138,7 @@ def test_reaping_removes_one_sandbox_and_no_other(rig: Rig, api: Any) -> None:
 def test_a_container_that_somebody_removed_is_an_error_that_says_so(rig: Rig, api: Any) -> None:
     spec = rig.spec()
     sandbox = rig.create(spec.task)
-    (found,) = api.containers(filters={"label": [f"{SCRATCH_LABEL}={sandbox._spec.scratch}"]})  # type: ignore[attr-defined]
+    (found,) = api.containers(filters={"label": [f"{SCRATCH}={sandbox._spec.scratch}"]})  # type: ignore[attr-defined]
     api.remove_container(found["Id"], force=True)
     with pytest.raises(SandboxError, match="is gone; somebody removed it"):
         rig.sh(sandbox, "true")

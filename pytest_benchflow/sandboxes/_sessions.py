@@ -1,0 +1,85 @@
+"""Tell which sessions of this user on this machine are alive, by their scratch directories."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.contracts import Remain
+from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._labels import labels, owner_of
+from pytest_benchflow.sandboxes._remove import names_in, remove_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TRASH = ".trash-"  # a dead session's directory that is being removed, then its name and a random part
+
+
+def base_directory() -> Path:
+    """Return the directory that holds one scratch directory for each session."""
+    return Path(tempfile.gettempdir()) / f"pytest-benchflow-{os.getuid()}"
+
+
+def sessions(base: Path | None = None) -> tuple[frozenset[str], dict[str, Path]]:
+    """Return the scratch directories of live sessions, and those of dead ones with the path where each is now."""
+    live, dead = set(), {}
+    for path in _directories(base or base_directory()):
+        with lock_if_dead(path) as held:
+            name = path.name.removeprefix(TRASH).rpartition("-")[0] if path.name.startswith(TRASH) else path.name
+            if held is None:
+                live.add(str(path))
+            else:
+                dead[str(path.with_name(name))] = path
+    return frozenset(live), dead
+
+
+@contextlib.contextmanager
+def lock_if_dead(path: Path) -> Iterator[int | None]:
+    """Hold a directory whose session is dead, as a descriptor; None: it lives, or another holds it."""
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield lock
+    finally:
+        os.close(lock)
+
+
+def remains_here(backend: str) -> list[Remain]:
+    """Return what dead sessions left in their scratch directories, but for files such as their ledger."""
+    owner, found = owner_of(backend), []
+    for session, place in sorted(sessions()[1].items()):
+        with contextlib.suppress(FileNotFoundError):  # the next session removes them too
+            for path in sorted(place.iterdir()):
+                if path.is_dir() and not path.is_symlink():
+                    scratch = Path(session, path.name)
+                    created = path.lstat().st_mtime
+                    name = f"{place.name}/{path.name}"
+                    found.append(Remain(name, backend, labels(owner, scratch), created, about=f"files at {path}"))
+    return found
+
+
+def discard_here(name: str) -> None:
+    """Remove one of `remains_here`; nothing happens when it is gone. Raises: SandboxError when its session lives."""
+    session, _, child = name.partition("/")
+    if {session, child} & {"", ".", ".."} or "/" in child:
+        raise SandboxError(f"{name!r} is no scratch directory of a session")
+    with contextlib.suppress(FileNotFoundError), lock_if_dead(base_directory() / session) as lock:
+        if lock is None:
+            raise SandboxError(f"{name} is in use by a session")
+        if child in names_in(lock):
+            remove_entry(lock, child)
+
+
+def _directories(base: Path) -> list[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(path for path in base.iterdir() if path.is_dir() and not path.is_symlink())
+    return []

@@ -32,10 +32,14 @@ SITUATION = Situation(OURS, NOW, live=frozenset({LIVE}), dead=frozenset({DEAD}))
 
 
 def remain(
-    own: dict[str, str] | None = None, *, created: Any = NOW - 3 * HOUR, active: Any = None, **more: str
+    own: dict[str, str] | None = None,
+    *,
+    created: Any = NOW - 3 * HOUR,
+    active: Any = None,
+    more: dict[str, str] | None = None,
 ) -> Remain:
     found = labels(OURS, Path("/elsewhere/33-cccccccc/bf-1")) if own is None else own
-    return Remain("sb-1", "cloud", {**found, **more}, created, active)
+    return Remain("sb-1", "cloud", {**found, **(more or {})}, created, active)
 
 
 @pytest.mark.parametrize(
@@ -70,18 +74,21 @@ def remain(
         pytest.param(remain(active=NOW + 60), "keep", "active", id="active-in-the-future"),
         pytest.param(remain(active="soon"), "keep", "last activity is not known", id="garbled-activity"),
         pytest.param(remain(active=NOW - HOUR), "delete", "3 h old", id="idle"),
-        pytest.param(remain(**{UNTIL: str(int(NOW + HOUR))}), "keep", "for another 1 h", id="within-its-limits"),
-        pytest.param(remain(**{UNTIL: str(int(NOW - 1))}), "delete", "3 h old", id="past-its-limits"),
-        pytest.param(remain(**{UNTIL: "never"}), "keep", "its end is not known", id="a-garbled-end"),
-        pytest.param(remain(**{SCRATCH: f"{LIVE}/bf-1"}), "keep", "its session is alive", id="of-a-live-session"),
+        pytest.param(remain(more={UNTIL: str(int(NOW + HOUR))}), "keep", "for another 1 h", id="within-its-limits"),
+        pytest.param(remain(more={UNTIL: str(int(NOW - 1))}), "delete", "3 h old", id="past-its-limits"),
+        pytest.param(remain(more={UNTIL: "never"}), "keep", "its end is not known", id="a-garbled-end"),
+        pytest.param(remain(more={SCRATCH: f"{LIVE}/bf-1"}), "keep", "its session is alive", id="of-a-live-session"),
         pytest.param(
-            remain(created=NOW - 1, **{SCRATCH: f"{DEAD}/bf-1"}), "delete", "its session is dead", id="young-but-dead"
+            remain(created=NOW - 1, more={SCRATCH: f"{DEAD}/bf-1"}),
+            "delete",
+            "its session is dead",
+            id="young-but-dead",
         ),
         pytest.param(
             remain({MANAGED: "1:bob", OWNER: "bob", SCRATCH: f"{DEAD}/bf-1"}), "others", "another", id="dead-but-bobs"
         ),
         pytest.param(
-            remain(created=NOW - 1, **{SCRATCH: f"{DEAD}0/bf-1"}), "keep", "younger", id="a-name-that-begins-alike"
+            remain(created=NOW - 1, more={SCRATCH: f"{DEAD}0/bf-1"}), "keep", "younger", id="a-name-that-begins-alike"
         ),
     ],
 )

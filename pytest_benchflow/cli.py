@@ -22,7 +22,7 @@ from pytest_benchflow.catalog.directory import declare_agents
 from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
 from pytest_benchflow.exporters import _command as export
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
-from pytest_benchflow.report import gate
+from pytest_benchflow.report import mergeable
 from pytest_benchflow.report.text import one_line, printable
 from pytest_benchflow.settings import cache_dir, host_variable
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _write_no_more()
         # The reader has seen enough; a verdict that it may not have heard is none to go on with.
-        return int(options.run in (_review, _tasks_check, gate.run) or getattr(options, "action", None) == "check")
+        return int(options.run in (_review, _tasks_check, mergeable.run) or getattr(options, "action", None) == "check")
     except OSError as error:
         _write_no_more()
         name = "" if error.filename is None else f"{error.filename}: "
@@ -122,9 +122,9 @@ def parser() -> argparse.ArgumentParser:
     export.add_arguments(parser)
     parser.set_defaults(run=_export)
 
-    parser = _described(commands.add_parser("gate", help=gate.HELP), gate.TEXT)
-    gate.add_arguments(parser)
-    parser.set_defaults(run=gate.run)
+    parser = _described(commands.add_parser("gate", help=mergeable.HELP), mergeable.TEXT)
+    mergeable.add_arguments(parser)
+    parser.set_defaults(run=mergeable.run)
 
     text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
     doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)

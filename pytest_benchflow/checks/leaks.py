@@ -47,7 +47,7 @@ def _found(rollout: Rollout) -> Iterator[tuple[str, str]]:
         for path in (rundir.llm, rundir.acp, rundir.row):
             try:
                 hits = list(secrets_in_values(_values(rollout, path)))
-            except (RecordError, LookupError):
+            except (RecordError, LookupError, RecursionError):
                 continue  # read as plain text below
             yield from _at_lines(path, hits)
             read.add(path)
@@ -62,15 +62,16 @@ def _records_are_clean(rollout: Rollout) -> bool:
     try:
         values = [
             *(value for _, value, _ in fresh_content(rollout)),
+            *map(_around_bodies, rollout.exchanges),
             *_new_in_events(rollout),
             *(part.news for part in row_parts(rollout)),
             *rollout.rows[1:],
             rollout.result,
             rollout.config,
         ]
-    except (RecordError, LookupError):
+        return not any(secrets_in_values(enumerate(values)))
+    except (RecordError, LookupError, RecursionError):  # what is nested too deeply is no less readable as text
         return False
-    return not any(secrets_in_values(enumerate(values)))
 
 
 def _new_in_events(rollout: Rollout) -> Iterator[dict[str, Any]]:
@@ -85,12 +86,22 @@ def _values(rollout: Rollout, path: Path) -> Iterator[tuple[int, Any]]:
     """Yield (index of the record, JSON value) for all that a log holds."""
     if path == rollout.dir.llm:
         yield from ((index, value) for index, value, _ in fresh_content(rollout))
+        yield from enumerate(map(_around_bodies, rollout.exchanges))
     elif path == rollout.dir.acp:
         yield from enumerate(rollout.events)
     else:
         yield from ((0, part.whole) for part in row_parts(rollout))
         # Other rows of the file should not be there: they are read whole.
         yield from enumerate(rollout.rows[1:], 1)
+
+
+def _around_bodies(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a record holds beside its two bodies and its error: other tools keep headers there."""
+    rest = {key: value for key, value in record.items() if key != "error"}
+    for side in ("request", "response"):
+        if isinstance(part := rest.get(side), dict):
+            rest[side] = {key: value for key, value in part.items() if key != "body"}
+    return rest
 
 
 def _without_result(event: dict[str, Any], action: Action) -> dict[str, Any]:

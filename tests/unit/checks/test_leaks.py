@@ -168,6 +168,15 @@ def test_a_secret_in_a_torn_log_is_found_all_the_same(tmp_path: Path) -> None:
     assert f"{rundir.llm.name}:4 holds an API key" in said(tmp_path)
 
 
+@pytest.mark.parametrize("depth", [0, 200, 600, 2000], ids=["plain", "deep", "deeper", "deepest"])
+@pytest.mark.parametrize("beside", ["{", '"request": {', '"body": {', '"response": {'])
+def test_a_secret_is_found_anywhere_in_a_record_and_however_deep(tmp_path: Path, beside: str, depth: int) -> None:
+    rundir = write_rollout(tmp_path)
+    nested = f'"extra": {"[" * depth}"{KEY}"{"]" * depth},'
+    rundir.llm.write_text(rundir.llm.read_text("utf-8").replace(beside, beside + nested, 1), "utf-8")
+    assert f"{rundir.llm.name}:1 holds an API key" in said(tmp_path)
+
+
 def test_earlier_attempts_links_and_a_row_that_is_made_anew_are_not_looked_at(tmp_path: Path) -> None:
     rundir = write_rollout(tmp_path)
     (tmp_path / "attempts" / "1").mkdir(parents=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow.cli import main
-from pytest_benchflow.report import gate
-from pytest_benchflow.report.gate import gate_lines, judge, read_junit
+from pytest_benchflow.report import mergeable
+from pytest_benchflow.report.mergeable import gate_lines, judge, read_junit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,7 +161,7 @@ def test_a_file_that_is_none_blocks(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_huge_file_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "huge.xml").open("wb") as file:
-        file.truncate(gate._MAX_BYTES + 1)
+        file.truncate(mergeable._MAX_BYTES + 1)
     code, lines = run(capsys, tmp_path / "huge.xml")
     assert code == 1
     assert "are read at most" in lines[2]

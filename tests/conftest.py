@@ -1,4 +1,4 @@
-"""Start a test that waits for minutes first, and one Docker engine for all tests that need it."""
+"""Start a test that waits for minutes first, and what several tests share: a Docker engine, a stand-in for Daytona."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tests import dockerhost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.daytonahost import DaytonaHost
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +30,37 @@ def docker_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         dockerd.remove()
 
 
+@pytest.fixture(scope="session")
+def daytona_server() -> Iterator[DaytonaHost]:
+    """Return the stand-in that `daytona` empties for each test."""
+    pytest.importorskip("daytona")
+    from tests import daytonahost
+
+    if reason := daytonahost.why_not():
+        pytest.skip(reason)
+    with daytonahost.DaytonaHost() as host:
+        yield host
+
+
+@pytest.fixture
+def daytona(daytona_server: DaytonaHost) -> Iterator[DaytonaHost]:
+    """Return a stand-in for Daytona with nothing in it; it serves the real client and runs the commands."""
+    daytona_server.clear()
+    yield daytona_server
+    daytona_server.clear()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "waits: a test that in CI does nothing for minutes but wait.")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
+@pytest.fixture(scope="session")
+def remote_engine(docker_engine: str) -> Iterator[str]:
+    """Yield the same engine's address as it is from another machine: nothing of it may be reached but its interface."""
+    door = dockerhost.Door(docker_engine)
+    yield door.address
+    door.close()

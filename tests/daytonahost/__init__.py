@@ -8,10 +8,10 @@
         assert daytona.requests["POST /sandbox"] == 1
         assert not daytona.sandboxes
 
-The fixture `daytona` (tests/conftest.py) is one server for the whole session, healed and emptied for each test. A
-sandbox is a record until something is executed in it, then a set of namespaces with a root in memory, the machine's `/usr`
-read-only, no network but its own loopback, process 1 and whatever a test starts. `ssh-access` leads to a real OpenSSH
-server whose user names are the tokens; it refuses every forwarding.
+The fixture `daytona` (tests/conftest.py) is one server for the whole session, healed and emptied for each test.
+A sandbox is a record until something is executed in it, then a set of namespaces with a root in memory, the machine's
+`/usr` read-only, no network but its own loopback, process 1 and whatever a test starts. `ssh-access` leads to a real
+OpenSSH server whose user names are the tokens; it refuses every forwarding.
 
 What Daytona does and this copies: `exec` merges output and errors and its time limit kills the shell alone; a session's
 commands are sourced, so `exit` ends it, and its shell stays until the session is deleted; a terminal starts as a login

@@ -31,6 +31,14 @@ def docker_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def remote_engine(docker_engine: str) -> Iterator[str]:
+    """Yield the same engine's address as it is from another machine: nothing of it may be reached but its interface."""
+    door = dockerhost.Door(docker_engine)
+    yield door.address
+    door.close()
+
+
+@pytest.fixture(scope="session")
 def daytona_server() -> Iterator[DaytonaHost]:
     """Return the stand-in that `daytona` empties for each test."""
     pytest.importorskip("daytona")
@@ -56,11 +64,3 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
-
-
-@pytest.fixture(scope="session")
-def remote_engine(docker_engine: str) -> Iterator[str]:
-    """Yield the same engine's address as it is from another machine: nothing of it may be reached but its interface."""
-    door = dockerhost.Door(docker_engine)
-    yield door.address
-    door.close()

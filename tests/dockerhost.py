@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
@@ -9,9 +10,11 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,9 +45,10 @@ def why_no_dockerd() -> str | None:
 
 
 class Dockerd:
-    """An engine that touches none of the host's network; what it holds outlives `stop`, until `remove`."""
+    """An engine with a network of its own, that touches none of the host's; what it holds outlives `stop`."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *more: str) -> None:
+        self._more = more
         # A socket's name may have no more than 107 characters.
         self._place = Path("/tmp", f"bf-dockerd-{secrets.token_hex(4)}")
         self._place.mkdir(mode=0o700)
@@ -56,10 +60,11 @@ class Dockerd:
         """Start it and tell whether it answers."""
         place, name = self._place, self._place.name
         # Mounts of its own, so that whoever looks for what a run left on this machine meets none of them.
-        command = ["unshare", "--mount", "--propagation=private"]
+        command = ["unshare", "--mount", "--net", "--propagation=private"]
+        command += ["sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
         command += ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
         command += [f"--host={self.address}", "--storage-driver=overlay2"]
-        command += ["--iptables=false", "--ip6tables=false", "--bridge=none"]
+        command += ["--iptables=false", "--ip6tables=false", *self._more]
         # A containerd of the system's would be shared, so that nothing of its own engine may be met there.
         command += [f"--containerd-namespace={name}", f"--containerd-plugins-namespace={name}-plugins"]
         with self._log.open("ab") as log:
@@ -89,6 +94,67 @@ class Dockerd:
         """Stop it and remove all it holds."""
         self.stop()
         shutil.rmtree(self._place, ignore_errors=True)
+
+
+class Door:
+    """A TCP port of this machine that leads to an engine's socket, and can be slammed."""
+
+    def __init__(self, address: str) -> None:
+        self._path = address.removeprefix("unix://")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open: set[socket.socket] = set()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            try:
+                far.connect(self._path)
+            except OSError:
+                near.close()
+                far.close()
+                continue
+            self._open |= {near, far}
+            thread = threading.Thread(target=self._serve, args=(near, far))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, near: socket.socket, far: socket.socket) -> None:
+        back = threading.Thread(target=self._carry, args=(far, near))
+        back.start()
+        self._carry(near, far)
+        back.join()
+        self._open -= {near, far}
+        near.close()
+        far.close()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def slam(self) -> None:
+        """Cut every connection; new ones are let in."""
+        for each in list(self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Cut every connection and listen no more."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join()
+        self.slam()
+        for thread in self._threads[1:]:
+            thread.join()
 
 
 def _answers(address: str) -> bool:

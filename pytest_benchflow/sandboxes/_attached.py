@@ -9,14 +9,15 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._dial import open_stream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from pytest_benchflow.sandboxes._dial import ByteReader, ByteWriter
     from pytest_benchflow.sandboxes._engine import Engine
 
 _HOLD_BYTES = 4 << 20
-_HEAD_LIMIT = 1 << 20
 _FIRST_LOOK_SEC = 0.2
 _LOOK_SEC = 1.0
 _SETTLE_SEC = 0.01
@@ -63,7 +64,7 @@ class DockerProcess:
         engine: Engine,
         exec_id: str,
         run: str,
-        stream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        stream: tuple[ByteReader, ByteWriter],
         kill: Callable[[DockerProcess], Awaitable[None]],
     ) -> None:
         self._engine = engine
@@ -117,6 +118,11 @@ class DockerProcess:
     def doom(self) -> None:
         """Note that we are about to kill it."""
         self._doomed = True
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether its end is known."""
+        return self._ended.done()
 
     def died(self) -> None:
         """Note that it is dead and will not tell its exit code."""
@@ -183,12 +189,12 @@ class DockerProcess:
             await self._writer.wait_closed()
 
 
-async def attach(engine: Engine, exec_id: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def attach(engine: Engine, exec_id: str) -> tuple[ByteReader, ByteWriter]:
     """Start an exec and return its stream. Raises: SandboxError with the engine's reason."""
     try:
-        reader, writer = await asyncio.open_unix_connection(engine.socket, limit=_HEAD_LIMIT)
+        reader, writer = await open_stream(engine.address)
     except OSError as error:
-        raise SandboxError(f"the Docker engine at {engine.socket} is gone: {error.strerror or error}") from error
+        raise SandboxError(f"the Docker engine at {engine.name} is gone: {error.strerror or error}") from error
     try:
         body = b'{"Detach":false,"Tty":false}'
         head = (

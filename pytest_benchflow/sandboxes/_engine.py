@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import functools
 import importlib
 import importlib.util
 import json
 import os
-import re
-import socket
+import secrets
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._dial import USUAL, dial, hang_up, shown, socket_of, tls_of
 from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-_USUAL = "/var/run/docker.sock"
+    from pytest_benchflow.sandboxes._dial import Tls
+
 _PROBE_SEC = 10
 _CALL_SEC = 120
 _THREADS = 16
 _INSTEAD = "or use --benchflow-sandbox=local"
+_KINDS = ("unix://", "tcp://", "ssh://")
 
 
 def engine_address() -> str:
     """Return where the engine is, as DOCKER_HOST says it."""
-    return host_variable("DOCKER_HOST") or f"unix://{_USUAL}"
+    return host_variable("DOCKER_HOST") or f"unix://{USUAL}"
 
 
 @functools.cache
@@ -39,43 +43,53 @@ def why_no_engine(address: str) -> str | None:
     """Return why no engine can be used there, None when one can; asked once for each address and process."""
     if importlib.util.find_spec("docker") is None:
         return "the docker sandbox needs a package more; pip install 'pytest-benchflow[docker]'"
-    if not address.startswith("unix://"):
-        return (
-            f"DOCKER_HOST is {_shown(address)}: an engine on another machine is not supported yet; unset it, {_INSTEAD}"
-        )
-    path = address.removeprefix("unix://")
-    if sys.platform != "linux":
-        return f"the docker sandbox needs an engine on this machine, and Linux; {_INSTEAD.removeprefix('or ')}"
+    where = shown(address)
+    if not address.startswith(_KINDS):
+        return f"DOCKER_HOST is {where}; the docker sandbox takes {', '.join(_KINDS)}; set one of them, {_INSTEAD}"
     try:
-        kind = _kind_of(path)
+        kind = _kind_of(address)
     except PermissionError:
-        return f"this user may not speak to the Docker engine at {path}; run pytest as root, {_INSTEAD}"
-    except OSError as error:
-        return f"no Docker engine answers at {path} ({error.strerror or error}); start one or set DOCKER_HOST"
-    if os.getuid() != 0:
         return (
-            "the docker sandbox needs pytest to run as root for now: it enters a container's network and files "
-            f"beside the engine; run it with sudo, {_INSTEAD}"
+            f"this user may not speak to the Docker engine at {where.removeprefix('unix://')}; "
+            f"run pytest as root or as a member of its group, {_INSTEAD}"
         )
+    except (OSError, ValueError) as error:
+        why = _why_not_reached(error)
+        return f"no Docker engine answers at {where.removeprefix('unix://')} ({why}); start one or set DOCKER_HOST"
     if kind is None:
-        return f"what answers at {path} is no Docker engine; set DOCKER_HOST to one"
-    return None if kind == "linux" else f"the engine at {path} runs {kind} containers, not linux ones"
+        return f"what answers at {where.removeprefix('unix://')} is no Docker engine; set DOCKER_HOST to one"
+    if kind == _TLS_WANTED:
+        return (
+            f"the Docker engine at {where} wants TLS; set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to the directory "
+            "of its ca.pem, cert.pem and key.pem"
+        )
+    return None if kind == "linux" else f"the engine at {where} runs {kind} containers, not linux ones"
 
 
-def _kind_of(path: str) -> str | None:
-    """Ask an engine which containers it runs; None: what answers is none. Raises: OSError."""
-    with socket.socket(socket.AF_UNIX) as probe:
+_TLS_WANTED = "tls"
+
+
+def _why_not_reached(error: Exception) -> str:
+    reason = getattr(error, "reason", None)  # of TLS, in capitals
+    said = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
+    return f"TLS: {said or reason}" if reason else str(said)
+
+
+def _kind_of(address: str) -> str | None:
+    """Ask an engine which containers it runs; None: what answers is none. Raises: OSError, ValueError."""
+    with dial(address) as probe:
         probe.settimeout(_PROBE_SEC)
-        probe.connect(path)
         probe.sendall(b"GET /version HTTP/1.0\r\nHost: docker\r\n\r\n")
         said = b"".join(iter(lambda: probe.recv(1 << 16), b""))
+    if b"HTTP request to an HTTPS server" in said:
+        return _TLS_WANTED
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(json.loads(said.partition(b"\r\n\r\n")[2])["Os"]).lower()
     return None
 
 
-def _shown(address: str) -> str:
-    return re.sub(r"//[^/@]*@", "//***@", address)
+_engines: dict[str, Engine] = {}
+_engines_turn = threading.Lock()
 
 
 class Engine:
@@ -83,17 +97,65 @@ class Engine:
 
     def __init__(self, address: str) -> None:
         docker: Any = importlib.import_module("docker")
-        self.socket = address.removeprefix("unix://")
-        self.api: Any = docker.APIClient(base_url=address, version="auto", timeout=_CALL_SEC)
-        self._errors: tuple[type[Exception], ...] = (docker.errors.DockerException, OSError)
+        self.address = address
+        self.name = shown(address).removeprefix("unix://")  # for people
+        path, tls = socket_of(address), tls_of(address)
+        options = {"tls": _docker_tls(docker, tls)} if tls else {}
+        url = f"unix://{path}" if path else address
+        self.api: Any = docker.APIClient(base_url=url, version="auto", timeout=_CALL_SEC, **options)
+        self.errors: tuple[type[Exception], ...] = (docker.errors.DockerException, OSError)
         self._not_found: type[Exception] = docker.errors.NotFound
         self._pool = ThreadPoolExecutor(_THREADS, "docker")
+        self._beside: bool | None = None
+        self._beside_turn = threading.Lock()
 
     @staticmethod
-    @functools.cache
     def at(address: str) -> Engine:
-        """Return this process's client of the engine at an address."""
-        return Engine(address)
+        """Return this process's client of the engine at an address. Raises: SandboxError when it does not answer."""
+        with _engines_turn:
+            if address not in _engines:
+                try:
+                    _engines[address] = Engine(address)
+                except Exception as error:
+                    raise SandboxError(f"the Docker engine at {shown(address)} does not answer: {error}") from error
+            return _engines[address]
+
+    @staticmethod
+    def close_all() -> None:
+        """Let go of all engines; they are connected to anew when they are asked for."""
+        with _engines_turn:
+            engines = list(_engines.values())
+            _engines.clear()
+        for engine in engines:
+            engine.api.close()
+            engine._pool.shutdown(wait=False)
+            hang_up(engine.address)
+
+    @property
+    def beside(self) -> bool:
+        """Tell whether its containers are processes of this machine that this user may enter; asked once, in a thread.
+
+        Then what they hold is reached directly; otherwise by what the engine offers to anybody.
+        """
+        with self._beside_turn:
+            if self._beside is None:
+                self._beside = self._is_beside()
+            return self._beside
+
+    def _is_beside(self) -> bool:
+        if sys.platform != "linux" or os.getuid() != 0 or not self.address.startswith("unix://"):
+            return False
+        options = ",".join(self.ask("info").get("SecurityOptions") or ())
+        if "userns" in options or "rootless" in options:
+            return False
+        # A directory of the engine's own is there on its machine only.
+        name = f"benchflow-probe-{secrets.token_hex(6)}"
+        made = self.ask("create_volume", name, labels={"benchflow.probe": "1"})
+        try:
+            return Path(str(made.get("Mountpoint") or "/nowhere")).is_dir()
+        finally:
+            with contextlib.suppress(FileNotFoundError, SandboxError):
+                self.ask("remove_volume", name)
 
     async def call(self, name: str, *args: Any, **options: Any) -> Any:
         """Call a method of the API client. Raises: FileNotFoundError for what is not there, SandboxError.
@@ -114,8 +176,28 @@ class Engine:
             return getattr(self.api, name)(*args, **options)
         except self._not_found as error:
             raise FileNotFoundError(_first_line(error)) from error
-        except self._errors as error:
+        except self.errors as error:
             self._refuse(error)
+
+    def stat(self, container: str, path: str) -> int | None:
+        """Return the mode of what is at `path` in a container, in Go's bits; None: nothing is there."""
+        url = f"{self.api.base_url}/v{self.api.api_version}/containers/{container}/archive"
+        try:
+            answer = self.api.head(url, params={"path": path}, timeout=_CALL_SEC)
+        except self.errors as error:
+            self._refuse(error)
+        told = answer.headers.get("X-Docker-Container-Path-Stat")
+        if told is None:
+            why = "" if answer.status_code == 404 else self._why_no_stat(url, path)
+            if why and "not a directory" not in why:
+                raise SandboxError(f"the Docker engine at {self.name} refused to look at {path}: {why}")
+            return None
+        return int(json.loads(base64.b64decode(told))["mode"])
+
+    def _why_no_stat(self, url: str, path: str) -> str:
+        # An answer to HEAD has no body to say it.
+        with self.api.get(url, params={"path": path}, timeout=_CALL_SEC, stream=True) as answer:
+            return str(answer.json().get("message", answer.reason)) if answer.status_code >= 400 else "it changes"
 
     def registry_header(self, name: str) -> dict[str, str]:
         """Return what lets the engine pull an image as `docker login` on this machine allows."""
@@ -144,8 +226,8 @@ class Engine:
                 f"the Docker engine's disk is full; `docker system prune` makes room (it said: {said})"
             ) from error
         if not hasattr(error, "explanation"):
-            raise SandboxError(f"the Docker engine at {self.socket} does not answer any more: {said}") from error
-        raise SandboxError(f"the Docker engine at {self.socket} refused: {said}") from error
+            raise SandboxError(f"the Docker engine at {self.name} does not answer any more: {said}") from error
+        raise SandboxError(f"the Docker engine at {self.name} refused: {said}") from error
 
     async def long(self, work: Callable[[threading.Event], Any], limit: float, what: str) -> Any:
         """Run a pull or a build in a thread; `work` looks now and then whether the event tells it to give up.
@@ -169,7 +251,7 @@ class Engine:
                 value = work(given_up)
             except self._not_found as error:
                 failure = SandboxError(_first_line(error))
-            except self._errors as error:
+            except self.errors as error:
                 failure = SandboxError(_first_line(error))
             except BaseException as error:
                 failure = error  # type: ignore[assignment]
@@ -185,6 +267,12 @@ class Engine:
             raise SandboxError(f"{what} took over {limit:g} s") from None
         finally:
             given_up.set()
+
+
+def _docker_tls(docker: Any, tls: Tls) -> Any:
+    certificate, key, authority = map(tls.file, ("cert.pem", "key.pem", "ca.pem"))
+    pair = (certificate, key) if certificate and key else None
+    return docker.tls.TLSConfig(client_cert=pair, ca_cert=authority if tls.verify else None, verify=tls.verify)
 
 
 def _first_line(error: BaseException) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MAX_LINKS = 40
-_MAX_DEPTH = 200
-_MAX_BYTES = 4 << 30
+MAX_DEPTH = 200
+MAX_BYTES = 4 << 30
 
 
 class InsideRoot:
@@ -83,7 +83,7 @@ class InsideRoot:
         them there.
         """
         parts = _absolute(path)
-        directory = os.open(self.root, DIRECTORY)
+        directory = os.open(f"{self.root}/.", DIRECTORY)
         try:
             for name in parts[:-1] if is_file else parts:
                 with contextlib.suppress(FileNotFoundError):
@@ -294,7 +294,7 @@ def copy_out(inside: InsideRoot, source: str, target: Path) -> None:
 class _Budget:
     def __init__(self, source: str) -> None:
         self.source = source
-        self.left = _MAX_BYTES
+        self.left = MAX_BYTES
 
     def spend(self, size: int) -> None:
         """Take `size` bytes; a file may grow while it is copied."""
@@ -304,7 +304,7 @@ class _Budget:
     def afford(self, size: int) -> None:
         """Refuse what is too large before any of it fills the host's disk. Raises: SandboxError."""
         if size > self.left:
-            raise SandboxError(f"{self.source} holds more than {_MAX_BYTES >> 30} GiB; it is not copied out")
+            raise SandboxError(f"{self.source} holds more than {MAX_BYTES >> 30} GiB; it is not copied out")
 
 
 def _copy_entry_out(directory: int, name: str, target: Path, budget: _Budget, depth: int) -> bool:
@@ -327,8 +327,8 @@ def _copy_entry_out(directory: int, name: str, target: Path, budget: _Budget, de
                     budget.spend(len(chunk))
                     copy.write(chunk)
         elif stat.S_ISDIR(kind):
-            if depth >= _MAX_DEPTH:
-                raise SandboxError(f"{budget.source} is more than {_MAX_DEPTH} directories deep; it is not copied out")
+            if depth >= MAX_DEPTH:
+                raise SandboxError(f"{budget.source} is more than {MAX_DEPTH} directories deep; it is not copied out")
             target.mkdir(exist_ok=True)
             with os.scandir(reading) as entries:
                 children = sorted(entry.name for entry in entries)

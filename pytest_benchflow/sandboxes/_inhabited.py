@@ -14,18 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes._files import InsideRoot
+from pytest_benchflow.sandboxes._accounts import find_account
+from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out, is_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RUN_VARIABLE = "BENCHFLOW_RUN"
+SHARED_DIRECTORIES = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+STICKY_DIRECTORIES = ("/tmp", "/var/tmp")  # noqa: S108 - of the sandbox
 _CLONE_NEWNET = 0x40000000
 _DEATH_SEC = 20.0
 _KILL_SEC = 5.0
 _EXEC_SEC = 5.0
 _TICK_SEC = 0.01
-_ENDED = "the container ended in the middle of the rollout: somebody killed or removed it"
+ENDED = "the container ended in the middle of the rollout: somebody killed or removed it"
 
 
 class Inhabited:
@@ -88,14 +91,56 @@ class Inhabited:
         try:
             root = os.open(self._proc / "root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise SandboxError(_ENDED) from error
+            raise SandboxError(ENDED) from error
         try:
             # A number is given to another process only when its own has ended.
             if not self.lives:
-                raise SandboxError(_ENDED)
+                raise SandboxError(ENDED)
             yield InsideRoot(Path(f"/proc/self/fd/{root}"))
         finally:
             os.close(root)
+
+    def copy_in(self, source: Path, target: str) -> None:
+        """Copy a file or directory of the host to `target`. Raises: SandboxError for links that lead out of it."""
+        with self.files() as files:
+            copy_in(source, files, target)
+
+    def copy_out(self, source: str, target: Path) -> None:
+        """Copy a file or directory to `target` on the host; links are not followed. Raises: FileNotFoundError."""
+        with self.files() as files:
+            copy_out(files, source, target)
+
+    def remove(self, path: str) -> None:
+        """Remove a file or directory; nothing happens when it is not there. Raises: SandboxError."""
+        with self.files() as files:
+            files.remove(path)
+
+    def check_user(self, user: str | int) -> None:
+        """See that the container has a user. Raises: SandboxError naming the one it has not."""
+        with self.files() as files:
+            find_account(files, user)
+
+    def is_file(self, path: str) -> bool:
+        """Tell whether something that can be read is at `path`."""
+        with self.files() as files:
+            try:
+                with files.parent(path) as (directory, name):
+                    return os.access(name, os.R_OK, dir_fd=directory)
+            except (OSError, SandboxError):
+                return False
+
+    def lay_out(self, workdir: str) -> None:
+        """Make the directories that every task may rely on; those of the image stay as they are."""
+        with self.files() as files:
+            for path, mode in (
+                *((path, 0o777) for path in SHARED_DIRECTORIES),
+                *((path, 0o1777) for path in STICKY_DIRECTORIES),
+                (workdir, 0o755),
+            ):
+                made = not is_directory(files, path)
+                with files.directory(path, make=True) as directory:
+                    if made or path in SHARED_DIRECTORIES:
+                        os.fchmod(directory, mode)
 
     def listen(self, port: int) -> socket.socket:
         """Return a socket that listens on 127.0.0.1:`port` of the container's network. Raises: SandboxError."""

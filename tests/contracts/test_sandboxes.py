@@ -30,13 +30,18 @@ with socket.create_connection(("127.0.0.1", {port}), 5) as connection:
 """
 
 
-@pytest.fixture(params=registry.shipped("sandboxes"))
+# An engine elsewhere is reached by other means than one on this machine.
+KINDS = (*registry.shipped("sandboxes"), "docker-elsewhere")
+ENGINES = {"docker": "docker_engine", "docker-elsewhere": "remote_engine"}
+
+
+@pytest.fixture(params=KINDS)
 def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     image = None
-    if request.param == "docker":
-        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue("docker_engine"))
+    if request.param in ENGINES:
+        monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue(ENGINES[request.param]))
         image = IMAGE
-    backend = cast("Backend", registry.load("sandboxes", request.param, "backend"))
+    backend = cast("Backend", registry.load("sandboxes", request.param.partition("-")[0], "backend"))
     if reason := backend.available():
         pytest.skip(reason)
     with Rig(backend, tmp_path, image) as made:
@@ -387,6 +392,10 @@ def test_mounts_are_seen_and_protected(rig: Rig, tmp_path: Path, writable: bool)
     source.mkdir()
     source.chmod(0o777)
     (source / "program").write_text("here")
+    if writable and os.environ.get("DOCKER_HOST", "").startswith("tcp"):
+        with pytest.raises(SandboxError, match="cannot be written by a container on another machine"):
+            rig.create(mounts=(Mount(source, "/opt/benchflow", writable=True),))
+        return
     sandbox = rig.create(mounts=(Mount(source, "/opt/benchflow/agents/demo", writable=writable),))
     assert rig.sh(sandbox, "cat /opt/benchflow/agents/demo/program").stdout == "here"
     rig.sh(sandbox, "echo x >/opt/benchflow/agents/demo/new")

@@ -27,8 +27,8 @@ _HIDDEN_FILES = (
     "iomem", "kallsyms", "kcore", "keys", "key-users", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "sched_debug",
     "slabinfo", "sysrq-trigger", "timer_list", "vmallocinfo",
 )  # fmt: skip
-_SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_SETTINGS = ("pip.conf", ".condarc", "condarc", ".netrc")
+SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_SETTINGS = ("pip.conf", ".condarc", "condarc", ".netrc", "etc/npmrc")
 # Not below /opt/benchflow, which an agent's installation is mounted over.
 SPAWNER = "/opt/benchflow-spawner.py"
 _ELSEWHERE = (
@@ -113,26 +113,29 @@ def host_parts() -> list[Path]:
     return parts
 
 
-@dataclass(frozen=True)
+@dataclass
 class Layout:
     """Where a sandbox's parts are; `etc` are the host's directories shown read-only below /etc, `empty` is a file."""
 
     inside: InsideRoot
+    root: Path  # what is seen at /, where bubblewrap is started
     empty: Path
     hostname: str
     etc: Sequence[Path]
     mounts: Sequence[Mount]
+    prefix: Sequence[str] = ()  # what starts bubblewrap where `root` is mounted
+    whole: bool = False  # `root` holds the programs too, to be written to
 
     def prepare(self) -> None:
         """Put every mount point in place as it must be, whatever the phase before left there."""
         self.inside.root.chmod(0o755)
-        for name in _SYSTEM_DIRECTORIES:
+        for name in SYSTEM_DIRECTORIES:
             host = Path("/", name)
             if host.is_symlink():
                 self.inside.link(f"/{name}", str(host.readlink()))
-            elif host.is_dir():
+            elif host.is_dir() and not self.whole:
                 self.inside.mount_point(f"/{name}")
-        for point in ("/proc", "/dev", *map(str, host_parts()), *map(str, self.etc)):
+        for point in ("/proc", "/dev", *(() if self.whole else map(str, (*host_parts(), *self.etc)))):
             self.inside.mount_point(point)
         self.inside.mount_point(SPAWNER, is_file=True)
         for mount in self.mounts:
@@ -143,6 +146,7 @@ class Layout:
         bwrap = find_bwrap()
         assert bwrap is not None, "create() refuses where there is no bubblewrap"
         argv = [
+            *self.prefix,
             bwrap,
             *_privileges(),
             *_NAMESPACES,
@@ -153,14 +157,11 @@ class Layout:
             "--seccomp",
             str(rules),
             "--bind",
-            str(self.inside.root),
+            str(self.root),
             "/",
         ]
-        for name in _SYSTEM_DIRECTORIES:
-            if not (host := Path("/", name)).is_symlink() and host.is_dir():
-                argv += ["--ro-bind", str(host), str(host)]
-        for part in (*host_parts(), *self.etc):
-            argv += ["--ro-bind", str(part), str(part)]
+        if not self.whole:
+            argv += self._hosts_own()
         argv += [
             *self._masks(),
             "--dev",
@@ -173,19 +174,34 @@ class Layout:
             argv += ["--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target]
         return [*argv, "--chdir", "/", "--", str(interpreter()), "-ISE", SPAWNER, str(control)]
 
+    def _hosts_own(self) -> list[str]:
+        """Show the host's programs, without its settings."""
+        system = [path for name in SYSTEM_DIRECTORIES if (path := Path("/", name)).is_dir() and not path.is_symlink()]
+        argv: list[str] = []
+        for part in (*system, *host_parts(), *self.etc):
+            argv += ["--ro-bind", str(part), str(part)]
+        for path in (found for part in host_parts() for found in settings_files(part)):
+            cover = ["--tmpfs", str(path), "--remount-ro", str(path)]
+            argv += cover if path.is_dir() else ["--ro-bind", str(self.empty), str(path)]
+        return argv
+
     def _masks(self) -> list[str]:
         """Cover what tells of the host: an empty file over each, as a device would still count as writable."""
         argv = ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
-        for path in _covered_files():
+        for path in _kernel_files():
             argv += ["--ro-bind", str(self.empty), path]
-        if Path("/usr/local/etc").is_dir():
-            argv += ["--tmpfs", "/usr/local/etc", "--remount-ro", "/usr/local/etc"]
         return [*argv, "--remount-ro", "/proc"]
 
 
 @functools.cache
-def _covered_files() -> tuple[str, ...]:
-    """Return the kernel's files and the settings with credentials: uid 0 inside reads what only root may."""
-    kernel = (Path("/proc", name) for name in _HIDDEN_FILES)
-    settings = (part / name for part in host_parts() for name in _SETTINGS)
-    return tuple(str(path) for path in (*kernel, *settings) if path.exists())
+def _kernel_files() -> tuple[str, ...]:
+    return tuple(str(path) for name in _HIDDEN_FILES if (path := Path("/proc", name)).exists())
+
+
+@functools.cache
+def settings_files(part: Path) -> tuple[Path, ...]:
+    """Return what may hold credentials in a part of the host: uid 0 inside reads what only root may."""
+    settings = [part / name for name in _SETTINGS]
+    if part == Path("/usr"):
+        settings.append(part / "local/etc")
+    return tuple(path for path in settings if path.exists())

@@ -16,7 +16,7 @@ from pytest_benchflow.sandboxes._files import new_file
 from pytest_benchflow.sandboxes._remove import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_benchflow.sandboxes._files import InsideRoot
 
@@ -123,21 +123,54 @@ def write_etc(root: Path, hostname: str) -> None:
     (etc / "shadow").chmod(0o640)
 
 
+def copy_public(root: Path, names: Sequence[str]) -> None:
+    """Copy what everybody may read of the shown directories and of `names`, all of /etc, to /etc below `root`.
+
+    Nothing may have run in there yet.
+    """
+    wanted = [path for path in (_ETC / name for name in names) if path.exists() and not path.is_symlink()]
+    for top in (*shown_directories(), *wanted):
+        for path in (top, *(_below(top) if top.is_dir() else ())):
+            target = root / path.relative_to("/")
+            if not _is_public(path) or target.is_symlink() or target.is_file():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():
+                target.symlink_to(path.readlink())
+            elif path.is_dir():
+                target.mkdir(exist_ok=True)
+            elif path.is_file():
+                target.write_bytes(path.read_bytes())
+                target.chmod(stat.S_IMODE(path.stat().st_mode))
+
+
+def name_host(inside: InsideRoot, hostname: str) -> None:
+    """Write the files of an image's /etc that tell the name of the host it runs on."""
+    texts = {"hostname": f"{hostname}\n", "hosts": f"127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {hostname}\n"}
+    for name, text in texts.items():
+        inside.remove(f"/etc/{name}")
+        with inside.parent(f"/etc/{name}", make=True) as (directory, last), new_file(directory, last) as file:
+            file.write(text.encode())
+
+
 class StartupFiles:
     """The files of /etc on which the start of a program depends, as they were before anything ran inside."""
 
-    def __init__(self, inside: InsideRoot) -> None:
+    def __init__(self, inside: InsideRoot, shown: Sequence[Path]) -> None:
+        """Leave alone the directories in `shown`, which are the host's own and read-only."""
         self._inside = inside
+        self._shown = frozenset(shown)
         self._files: list[_Saved] = []
         self._accounts: list[_Saved] = []
 
     def take(self) -> None:
-        """Remember the files as they are now; nothing may have run in the sandbox yet."""
+        """Remember the files as they are now; no phase may have begun. What a link leads to is never read."""
         for path in self._found():
-            top = self._inside.root / path.lstrip("/")
-            below = [inner for inner in _below(top) if not inner.is_dir() or inner.is_symlink()] if top.is_dir() else []
-            self._files += [self._save(file) for file in below or [top]]
-        self._accounts = [self._save(self._inside.root / path.lstrip("/")) for path in _ACCOUNTS]
+            self._save(path)
+        before, self._files = self._files, []
+        for path in _ACCOUNTS:
+            self._save(path)
+        self._accounts, self._files = self._files, before
 
     def restore(self) -> None:
         """Make the files what they were; of users and groups only what is no file any more. Raises: SandboxError."""
@@ -164,13 +197,25 @@ class StartupFiles:
                 self._inside.directory(place) as directory,
             ):
                 found += [f"{place}/{name}" for name in fnmatch.filter(names_in(directory), pattern)]
-        return [path for path in found if Path(path) not in shown_directories()]
+        return [path for path in found if Path(path) not in self._shown]
 
-    def _save(self, file: Path) -> _Saved:
-        path = f"/{file.relative_to(self._inside.root)}"
-        if file.is_symlink():
-            return _Saved(path, 0, str(file.readlink()))
-        return _Saved(path, stat.S_IMODE(file.stat().st_mode), file.read_bytes())
+    def _save(self, path: str) -> None:
+        try:
+            with self._inside.parent(path) as (directory, name):
+                mode = os.lstat(name, dir_fd=directory).st_mode
+                if stat.S_ISLNK(mode):
+                    self._files.append(_Saved(path, 0, os.readlink(name, dir_fd=directory)))
+                elif stat.S_ISREG(mode):
+                    reading = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+                    with os.fdopen(reading, "rb") as file:
+                        self._files.append(_Saved(path, stat.S_IMODE(mode), file.read()))
+                elif stat.S_ISDIR(mode):
+                    with self._inside.directory(path) as inner:
+                        names = names_in(inner)
+                    for below in names:
+                        self._save(f"{path}/{below}")
+        except (FileNotFoundError, NotADirectoryError):
+            return
 
     def _write(self, saved: _Saved) -> None:
         with self._inside.parent(saved.path, make=True) as (directory, name):

@@ -94,6 +94,22 @@ def package_sources() -> tuple[dict[str, str], tuple[Mount, ...]]:
     return env, tuple(Mount(path, str(path)) for path in _local_paths(env))
 
 
+def public_sources() -> dict[str, str]:
+    """Return variables that name this host's package indexes, as far as they are on the network and ask no password."""
+    names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "npm_config_registry")
+    env, _ = package_sources()
+    found = {}
+    for name in names:
+        words = [word for word in env.get(name, "").split() if "@" not in word]
+        if name.endswith(("_URL", "registry")):
+            words = [word for word in words if word.startswith(("http://", "https://")) and "?" not in word]
+        if words:
+            found[name] = " ".join(words)
+    if "PIP_INDEX_URL" in found:
+        found["UV_DEFAULT_INDEX"] = found["PIP_INDEX_URL"]
+    return found
+
+
 def _pip_files() -> dict[str, str]:
     """Return pip's configuration files as the variables that say the same; later files win."""
     home = Path.home()

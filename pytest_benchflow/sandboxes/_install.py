@@ -63,7 +63,7 @@ async def install_here(backend: Backend, installation: Installation, task: Task,
     if key in _failed:
         raise AgentError(_failed[key])
     root.mkdir(parents=True, exist_ok=True)
-    async with _locked(root / f".{key}.lock"):
+    async with locked(root / f".{key}.lock"):
         if not (final / _MARKER).is_file():
             await _build(installation, backend, task, log=log, final=final, python=python)
     return mounts
@@ -134,7 +134,7 @@ def _digest(installation: Installation, fingerprint: str, python: Path | None) -
 
 
 @asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator[None]:
+async def locked(path: Path) -> AsyncIterator[None]:
     """Hold a file lock without holding up the loop; the kernel frees it however the process ends."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import UnsupportedError
@@ -10,6 +11,8 @@ from pytest_benchflow.sandboxes._accounts import is_own_user
 from pytest_benchflow.sandboxes._bwrap import is_root
 from pytest_benchflow.sandboxes._etc import system_users
 from pytest_benchflow.sandboxes._image import plan_image
+from pytest_benchflow.sandboxes._layers import layers_dir
+from pytest_benchflow.sandboxes._overlay import why_no_overlay
 
 if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Task
@@ -32,8 +35,20 @@ def why_unsupported(task: Task) -> str | None:
         image = plan_image(task)
     except UnsupportedError as error:
         return str(error)
+    if image.runs:
+        return _why_not_built(image.runs)
     users = {image.user, *(step.agent.user for step in task.steps), *(step.verifier.user for step in task.steps)}
     return next((reason for user in users if (reason := _why_not_user(user))), None)
+
+
+def _why_not_built(said: str) -> str | None:
+    """Return why no command can run for an image here; the users that its commands make are known only afterwards."""
+    if not is_root():
+        return f"needs docker, or pytest run as root: {said}"
+    for place in (tempfile.gettempdir(), str(layers_dir())):
+        if reason := why_no_overlay(place):
+            return f"needs docker: {said} (here {reason})"
+    return None
 
 
 def _why_not_user(user: str | int | None) -> str | None:

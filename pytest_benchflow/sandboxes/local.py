@@ -8,18 +8,22 @@ import functools
 import platform
 import re
 import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow.contracts import Capabilities
+from pytest_benchflow.contracts import Capabilities, Mount
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account, find_owner
+from pytest_benchflow.sandboxes._buildsteps import STAGES
 from pytest_benchflow.sandboxes._bwrap import Layout, is_root, search_path, why_unavailable
 from pytest_benchflow.sandboxes._egress import Egress, egress_env
-from pytest_benchflow.sandboxes._etc import StartupFiles, shown_directories, write_etc
+from pytest_benchflow.sandboxes._etc import StartupFiles, name_host, shown_directories, write_etc
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
 from pytest_benchflow.sandboxes._install import install_here
+from pytest_benchflow.sandboxes._layers import Stack, have_layers, layers_dir
 from pytest_benchflow.sandboxes._limits import Limits, remove_stale_groups
+from pytest_benchflow.sandboxes._overlay import Overlay
 from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._running import run_to_end
 from pytest_benchflow.sandboxes._sessions import discard_here, remains_here
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
         Endpoint,
         ExecResult,
         Installation,
-        Mount,
         Network,
         PhaseName,
         Remain,
@@ -87,13 +90,11 @@ class LocalBackend:
         if reason := self.available() or self.unsupported(spec.task):
             raise UnsupportedError(reason)
         remove_stale_groups()
-        sandbox = LocalSandbox(spec, plan_image(spec.task))
-        try:
-            await sandbox.prepare()
-        except BaseException:
-            await asyncio.shield(sandbox.stop())
-            raise
-        return sandbox
+        image = plan_image(spec.task)
+        if image.runs:
+            stack = await have_layers(image, spec.task, _open_bench)
+            return await _opened(LocalSandbox(spec, image, Layered(stack, spec.scratch)))
+        return await _opened(LocalSandbox(spec, image))
 
     def reap(self, scratch: Path, place: str) -> bool:  # noqa: ARG002 - its processes ended with the one that made them
         """Remove nothing: a scratch directory is all that can be left, and its session's to remove."""
@@ -108,22 +109,51 @@ class LocalBackend:
         await asyncio.to_thread(discard_here, name)
 
 
+async def _open_bench(spec: SandboxSpec, below: Stack, changes: Path, stages: Sequence[Stack]) -> LocalSandbox:
+    """Return a sandbox in which a layer is made: what is changed goes to `changes`."""
+    mounts = tuple(Mount(spec.scratch / f"stage-{number}", f"{STAGES}/{number}") for number in range(len(stages)))
+    spec = replace(spec, mounts=mounts)
+    return await _opened(LocalSandbox(spec, Image(None, "/"), Layered(below, changes, tuple(stages))))
+
+
+async def _opened(sandbox: LocalSandbox) -> LocalSandbox:
+    try:
+        await sandbox.prepare()
+    except BaseException:
+        await asyncio.shield(sandbox.stop())
+        raise
+    return sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """What an overlaid root is made of: layers, where its changes go, and other stages to be seen beside it."""
+
+    stack: Stack
+    changes: Path
+    stages: tuple[Stack, ...] = ()
+
+
 class LocalSandbox:
     """One bubblewrap sandbox: a root directory that stays, and for each phase the processes that run in it."""
 
     backend = "local"
     transport = "local-stdio"
 
-    def __init__(self, spec: SandboxSpec, image: Image) -> None:
+    def __init__(self, spec: SandboxSpec, image: Image, layered: Layered | None = None) -> None:
         self.id = spec.id
         self.workdir = image.workdir or spec.task.environment.workdir or "/app"
         self._spec = spec
         self._image = image
-        self._root = spec.scratch / "root"
-        self._inside = InsideRoot(self._root)
+        self._layered = layered
+        self._overlay: Overlay | None = None
+        self._root = spec.scratch / ("merged" if layered else "root")
+        self.inside = InsideRoot(self._root)
         hostname = re.sub(r"[^A-Za-z0-9]+", "-", spec.id)[:63].strip("-") or "sandbox"
-        self._layout = Layout(self._inside, spec.scratch / "empty", hostname, shown_directories(), spec.mounts)
-        self._startup = StartupFiles(self._inside)
+        shown = () if layered else shown_directories()
+        empty = spec.scratch / "empty"
+        self._layout = Layout(self.inside, self._root, empty, hostname, shown, spec.mounts, whole=layered is not None)
+        self._startup = StartupFiles(self.inside, shown)
         self._limits = Limits(spec.task.environment, hostname)
         self.limits: Mapping[str, Any] = self._limits.report
         self._network: Network = "none"
@@ -140,7 +170,7 @@ class LocalSandbox:
     async def prepare(self) -> None:
         """Lay out the root: system directories, /etc, the task's environment."""
         try:
-            await self._copying(self._build)
+            await self._copying(self._build_layered if self._layered else self._build)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -157,14 +187,36 @@ class LocalSandbox:
                 (self._root / name).mkdir(parents=True, exist_ok=True)
                 (self._root / name).chmod(mode)
         write_etc(self._root, self._layout.hostname)
-        with self._inside.directory(self.workdir, make=True):
-            pass
-        owner = functools.partial(find_owner, self._inside) if is_root() else None
-        build_image(self._image, self._spec.task, self._inside, owner)
+        self._make_directory(self.workdir)
+        owner = functools.partial(find_owner, self.inside) if is_root() else None
+        build_image(self._image, self._spec.task, self.inside, owner)
+        self._hold("this machine's own programs")
+
+    def _build_layered(self) -> None:
+        self._layout.empty.touch(mode=0o444)
+        self._root.mkdir(mode=0o755)
+        self._lay()
+        name_host(self.inside, self._layout.hostname)
+        self._make_directory(self.workdir)
+        self._hold("this machine's own programs, and what the Dockerfile made of them")
+
+    def _lay(self) -> None:
+        """Mount the root, and the other stages, in a namespace of their own."""
+        assert self._layered is not None
+        trees = self._layered.stack.trees(self._root, self._layered.changes)
+        for number, stage in enumerate(self._layered.stages):
+            place = self._spec.scratch / f"stage-{number}"
+            place.mkdir(exist_ok=True)
+            trees += stage.trees(place, None)
+        self._overlay = Overlay(trees, layers_dir())
+        self.inside.root = self._overlay.root
+        self._layout.prefix = self._overlay.prefix
+
+    def _hold(self, base: str) -> None:
         self._startup.take()
         self._limits.prepare()
         if self._image.base is not None:
-            self._limits.report["image"] = {"asked": self._image.base, "applied": "this machine's own programs"}
+            self._limits.report["image"] = {"asked": self._image.base, "applied": base}
 
     async def enter(self, phase: PhaseName, network: Network, hosts: Sequence[str] = ()) -> None:
         """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
@@ -262,7 +314,7 @@ class LocalSandbox:
         with_stdin: bool,
     ) -> LocalProcess:
         phase = await self._running()
-        who = find_account(self._inside, self._image.user if user is None else user)
+        who = find_account(self.inside, self._image.user if user is None else user)
         full = {
             "PATH": search_path(),
             "HOME": who.home,
@@ -278,15 +330,23 @@ class LocalSandbox:
 
     async def upload(self, source: Path, target: str) -> None:
         """Copy a host file or directory to the absolute path `target`, making parents; links out of it are refused."""
-        await self._copying(copy_in, source, self._inside, target)
+        await self._copying(copy_in, source, self.inside, target)
 
     async def download(self, source: str, target: Path) -> None:
         """Copy a file or directory out; links are not followed. Raises: FileNotFoundError when it is not there."""
-        await self._copying(copy_out, self._inside, source, target)
+        await self._copying(copy_out, self.inside, source, target)
+
+    async def make_directory(self, path: str) -> None:
+        """Make a directory with those above it, links resolved inside."""
+        await self._copying(self._make_directory, path)
+
+    def _make_directory(self, path: str) -> None:
+        with self.inside.directory(path, make=True):
+            pass
 
     async def remove(self, path: str) -> None:
         """Remove a file or directory, running nothing of the sandbox's; nothing happens when it is not there."""
-        await self._copying(self._inside.remove, path)
+        await self._copying(self.inside.remove, path)
 
     async def _copying(self, copy: Callable[..., None], *args: Any) -> None:
         """Run a copy in a thread; a cancelled one goes on, and stop() waits for it."""
@@ -317,6 +377,8 @@ class LocalSandbox:
         while self._copies:
             await asyncio.wait(self._copies)
         self._limits.remove()
+        if self._overlay is not None:
+            self._overlay.close()
 
 
 backend = LocalBackend()

@@ -1,4 +1,4 @@
-"""What a Dockerfile amounts to without an image, and what is left to docker."""
+"""What a Dockerfile amounts to here, and what is left to docker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_benchflow.errors import SandboxError, TaskError, UnsupportedError
 from pytest_benchflow.sandboxes._bwrap import search_path
 from pytest_benchflow.sandboxes._context import Ignore
 from pytest_benchflow.sandboxes._files import InsideRoot
-from pytest_benchflow.sandboxes._image import build_image, is_stand_in, plan_image
+from pytest_benchflow.sandboxes._image import Run, build_image, is_stand_in, plan_image
 from pytest_benchflow.sandboxes._support import why_unsupported
 from pytest_benchflow.tasks.task import AgentPhase, NetworkPolicy
 from tests.contracts.sandboxrig import make_task
@@ -167,26 +167,64 @@ def test_variables_workdir_and_user_are_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("instructions", "reason"),
     [
-        ("RUN apt-get update && apt-get install -y curl", "RUN apt-get update && apt-get install -y curl"),
-        ("RUN mkdir -p /x && rm -rf /y", "RUN mkdir -p /x && rm -rf /y"),
-        ("RUN mkdir -p $HOME/x", "RUN mkdir -p $HOME/x"),
-        ('RUN ["mkdir", "/x"]', 'RUN ["mkdir", "/x"]'),
-        ("RUN --mount=type=cache,target=/c mkdir /x", "RUN --mount=type=cache,target=/c mkdir /x"),
+        ("RUN --mount=type=secret,id=key cat /run/secrets/key", "RUN --mount=type=secret,id=key cat /run/secrets/key"),
+        ("RUN --security=insecure true", "RUN --security=insecure true"),
         ("ADD https://example.com/a.bin /a", "ADD https://example.com/a.bin /a"),
-        ("ADD data.tar.gz /a", "ADD data.tar.gz /a"),
-        ("COPY --from=builder /a /a", "COPY --from=builder /a /a"),
+        ("COPY --from=example.com/tool:1 /a /a", "COPY --from=example.com/tool:1 /a /a"),
         ("COPY --chmod=u+x a /a", "COPY --chmod=u+x a /a"),
         ("COPY --parents a /a", "COPY --parents a /a"),
-        ("FROM debian", "a build of several stages"),
+        ("FROM alpine", "FROM alpine"),
+        ("FROM --platform=linux/s390x debian", "FROM --platform=linux/s390x on"),
+        ("FROM alpine AS tool\nFROM tool", "FROM alpine"),
+        ("FROM alpine AS tool\nFROM debian\nCOPY --from=tool /a /a", "FROM alpine"),
+        ("FROM alpine AS tool\nFROM debian\nCOPY --from=1 /a /a", "FROM alpine"),
     ],
     ids=[
-        "install", "other-command", "variable", "json-form", "mount", "download", "archive", "stage", "symbolic-mode",
-        "unknown-flag", "stages",
+        "secret", "insecure", "download", "image", "symbolic-mode", "unknown-flag", "base", "platform", "stage",
+        "copied-stage", "numbered-stage",
     ],
 )  # fmt: skip
 def test_what_needs_docker_is_said(tmp_path: Path, instructions: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=re.escape(f"needs docker: {reason}")):
         plan_image(make_task(tmp_path, dockerfile=f"FROM debian\n{instructions}"))
+
+
+def test_a_stage_that_nothing_needs_is_not_looked_at(tmp_path: Path) -> None:
+    text = "FROM alpine AS tool\nRUN apk add x\nFROM debian\nCOPY a /a\n"
+    image = plan_image(make_task(tmp_path, dockerfile=text))
+    assert (image.base, image.runs, len(image.steps)) == ("debian", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "argv", "script"),
+    [
+        ("RUN echo $A && x", ("/bin/sh", "-c", "echo $A && x"), None),
+        ('RUN ["mkdir", "/x y"]', ("mkdir", "/x y"), None),
+        ("RUN mkdir -p /x && rm -rf /y", ("/bin/sh", "-c", "mkdir -p /x && rm -rf /y"), None),
+        ("RUN <<EOF\necho $A\nEOF", ("/bin/sh", "-c", "echo $A\n"), None),
+        ("RUN <<EOF\n#!/usr/bin/env python3\nprint()\nEOF", (), "#!/usr/bin/env python3\nprint()\n"),
+        ("RUN python3 <<EOF\nprint()\nEOF", ("/bin/sh", "-c", "python3 <<EOF\nprint()\nEOF"), None),
+        ('SHELL ["/bin/bash", "-ec"]\nRUN mkdir /x', ("/bin/bash", "-ec", "mkdir /x"), None),
+    ],
+    ids=["shell", "exec", "not-only-mkdir", "heredoc", "heredoc-program", "heredoc-input", "other-shell"],
+)
+def test_a_run_is_executed_as_a_build_executes_it(
+    tmp_path: Path, instruction: str, argv: tuple[str, ...], script: str | None
+) -> None:
+    text = f"ARG V=1\nFROM debian\nARG V\nARG B=2 C\nENV B=3\nWORKDIR /w\nUSER app\n{instruction}\n"
+    image = plan_image(make_task(tmp_path, dockerfile=text))
+    run = image.steps[-1]
+    assert isinstance(run, Run)
+    assert (run.argv, run.script, run.cwd, run.user) == (argv, script, "/w", "app")
+    assert run.env == {"V": "1", "B": "3"}
+    assert image.env == {"B": "3"}
+    assert image.runs == run.said
+
+
+def test_without_root_a_run_needs_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    reason = why_unsupported(make_task(tmp_path, dockerfile="FROM debian\nRUN pip install x\n"))
+    assert reason == "needs docker, or pytest run as root: RUN pip install x"
 
 
 @pytest.mark.parametrize(

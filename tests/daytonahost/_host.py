@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
-from tests.daytonahost import _control, _pty, _sessions, _toolbox
+from tests.daytonahost import _control, _images, _pty, _sessions, _toolbox
 from tests.daytonahost._faults import Faults, RefusedError, Rule, refusal
 from tests.daytonahost._gateway import Gateway
+from tests.daytonahost._images import Image, Images, Storage, bring
 from tests.daytonahost._pty import Silence
 from tests.daytonahost._records import AuditEvent, Sandbox, Snapshot
 from tests.daytonahost._world import World
@@ -45,6 +46,8 @@ class Plane:
         self.silence: Silence | None = None
         self.faults = Faults()
         self.gateway = Gateway(place / "sshd")
+        self.images = Images(share_network=share_network)
+        self._waits: set[asyncio.Task[None]] = set()
         self.ahead = datetime.timedelta()
         self._share_network = share_network
         self._starting: dict[str, asyncio.Lock] = {}
@@ -61,11 +64,30 @@ class Plane:
             raise RefusedError(404, f"Sandbox with ID or name {wanted} not found")
         return box
 
-    def prepare(self, box: Sandbox) -> web.Response | None:
-        """Say why a sandbox cannot be made as asked for, None when it can."""
-        if box.snapshot is not None and box.snapshot not in self.snapshots:
-            return refusal(404, f"Snapshot {box.snapshot} not found. Did you add it through the Daytona Dashboard?")
-        return None
+    def prepare(self, box: Sandbox) -> None:
+        """Give a sandbox what its image or snapshot says, or let it wait for its build. Raises: RefusedError."""
+        if box.snapshot is not None:
+            snapshot = self.snapshots.get(box.snapshot)
+            if snapshot is None or snapshot.state != "active":
+                raise RefusedError(404, f"Snapshot {box.snapshot} not found. Did you add it through the Dashboard?")
+            box.dockerfile, box.contexts, box.files = snapshot.dockerfile, snapshot.contexts, snapshot.files
+            box.cpu, box.memory, box.disk = snapshot.cpu, snapshot.memory, snapshot.disk
+        if box.dockerfile is None:
+            return
+        image = self.images.get(box.dockerfile, box.contexts)
+        box.state = "pending_build"
+        wait = asyncio.ensure_future(self._settle(box, image))
+        self._waits.add(wait)
+        wait.add_done_callback(self._waits.discard)
+
+    async def _settle(self, box: Sandbox, image: Image) -> None:
+        await image.done.wait()
+        if box.state != "pending_build":
+            return
+        box.error = image.error
+        box.env, box.workdir, box.user = {**image.env, **box.env}, image.workdir, box.user or image.user
+        box.files = box.files if box.files is not None else image.files
+        box.state = "build_failed" if image.error else "started"
 
     async def inside(self, request: web.Request) -> tuple[Sandbox, World]:
         """Return a route's sandbox and its running inside. Raises: RefusedError."""
@@ -82,7 +104,10 @@ class Plane:
         async with self._starting.setdefault(box.id, asyncio.Lock()):
             if box.world is None:
                 size = box.disk_bytes or box.disk * _GB
-                box.world = await World.start(box.env, box.user, size, share_network=self._share_network)
+                box.world = await World.start(box.env, box.user or "root", size, share_network=self._share_network)
+                if box.files is not None:
+                    await bring(box.world, box.files)
+                await box.world.run(["mkdir", "-p", "--", box.workdir])
             return box.world
 
     async def halt(self, box: Sandbox) -> None:
@@ -130,6 +155,7 @@ class Plane:
     async def close(self) -> None:
         """End everything."""
         self.faults.heal()
+        await self.images.close()
         for box in list(self.sandboxes.values()):
             if box.world is not None:
                 await box.world.end()
@@ -145,7 +171,8 @@ class _Keeper:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Let nobody in without the key."""
-        if request.headers.get("Authorization") != f"Bearer {self._plane.key}":
+        stored = request.path.startswith("/storage/")
+        if not stored and request.headers.get("Authorization") != f"Bearer {self._plane.key}":
             return refusal(401, "Invalid credentials")
         try:
             return await handler(request)
@@ -206,9 +233,11 @@ class DaytonaHost:
         app = web.Application(middlewares=[plane.faults.middleware, _Keeper(plane).middleware], client_max_size=_GB)
         for prefix, module in (("/api", _control), ("/toolbox/{box}", _toolbox)):
             _mount(app, prefix, module.routes(plane))
+        _mount(app, "/api", _images.routes(plane))
+        app.router.add_route("*", "/storage/{key:.+}", Storage(plane.images).serve)
         _mount(app, "/toolbox/{box}", _sessions.routes(plane))
         _mount(app, "/toolbox/{box}", _pty.routes(plane))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2, handler_cancellation=True)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -270,6 +299,7 @@ class DaytonaHost:
             plane = self.plane
             await plane.destroy(list(plane.sandboxes.values()), "system")
             plane.snapshots.clear()
+            plane.images.forget()
             plane.events.clear()
             plane.faults.requests.clear()
             plane.gateway.given = 0
@@ -277,6 +307,15 @@ class DaytonaHost:
 
         self.heal()
         self._do(clear())
+
+    def hide_image(self, name: str) -> None:
+        """Let no registry know an image: a build from it fails."""
+        self.plane.images.missing.add(name)
+
+    @property
+    def builds(self) -> int:
+        """Count the images of which steps were run."""
+        return self.plane.images.built
 
     def fill_disks(self, free_bytes: int) -> None:
         """Give sandboxes made from now on so little space, whatever they ask for."""

@@ -31,7 +31,7 @@ class Sandbox:
     state: str = "started"
     labels: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    user: str = "root"
+    user: str = ""  # empty: the image's
     workdir: str = "/"
     cpu: int = 1
     memory: int = 1
@@ -40,6 +40,7 @@ class Sandbox:
     snapshot: str | None = None
     dockerfile: str | None = None
     contexts: tuple[str, ...] = ()
+    files: bytes | None = None  # a tar archive of what the root holds at first
     network_block_all: bool = False
     network_allow_list: str | None = None
     domain_allow_list: str | None = None
@@ -51,7 +52,6 @@ class Sandbox:
     active: datetime.datetime | None = None
     dated: bool = True  # False: its timestamps are missing, as old records' are
     world: World | None = None
-    build_log: str = ""
     sessions: dict[str, Session] = field(default_factory=dict)
     ptys: dict[str, Pty] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Sandbox:
         active = stamp(self.active or self.created) if self.dated else None
         destroy = stamp(self.created + datetime.timedelta(minutes=self.ttl)) if self.ttl else None
         document: dict[str, Any] = {
-            "id": self.id, "name": self.name or self.id, "organizationId": ORGANIZATION, "user": self.user,
+            "id": self.id, "name": self.name or self.id, "organizationId": ORGANIZATION, "user": self.user or "root",
             "env": self.env, "labels": self.labels, "public": False, "target": "us", "kvm": False,
             "networkBlockAll": self.network_block_all, "networkAllowList": self.network_allow_list,
             "domainAllowList": self.domain_allow_list, "cpu": self.cpu, "gpu": 0, "memory": self.memory,
@@ -90,7 +90,6 @@ class Snapshot:
     memory: int = 1
     disk: int = 3
     error: str | None = None
-    log: str = ""
 
     def dto(self) -> dict[str, Any]:
         """Return the snapshot as the API writes it."""

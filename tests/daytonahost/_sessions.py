@@ -108,7 +108,7 @@ async def open_session(box: Sandbox, world: World, name: str) -> Session:
 async def sleeping_shells(box: Sandbox, world: World, count: int) -> None:
     """Add sessions whose shells wait for ever, as polling clients left them: real processes, one fork each."""
     script = f"import os, signal\nfor _ in range({count}):\n    pid = os.fork()\n    if pid == 0:\n"
-    script += "        signal.pause()\n    print(pid, flush=True)\n"
+    script += "        os.close(1)\n        signal.pause()\n    print(pid, flush=True)\n"
     process = await asyncio.create_subprocess_exec(
         *world.argv(["/usr/bin/python3", "-c", script]),
         stdin=asyncio.subprocess.DEVNULL,

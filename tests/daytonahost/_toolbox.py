@@ -53,6 +53,7 @@ class Execute:
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
+        self._left: list[asyncio.subprocess.Process] = []
 
     async def execute(self, request: web.Request) -> web.Response:
         """Run a command; output and errors come as one, and a time limit kills the shell alone."""
@@ -73,7 +74,8 @@ class Execute:
             inside = await entered(process)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(inside, signal.SIGKILL)
-            await process.wait()
+            # Not waited for: what the shell started may hold its output open.
+            self._left.append(process)
             return refusal(408, "command execution timeout")
         text = output.decode(errors="replace")
         return web.json_response({"exitCode": code if code >= 0 else -1, "result": text})

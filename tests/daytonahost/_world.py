@@ -125,8 +125,9 @@ class World:
         return [_line(pid) for pid in _numbers(self.pid).values() if pid not in own]
 
     async def kill_all(self) -> None:
-        """Kill every process but the first."""
-        await self.run(["/bin/sh", "-c", "kill -9 -1"])
+        """Kill every process but the first, and see them dead."""
+        while self.processes():
+            await self.run(["/bin/sh", "-c", "kill -9 -1"])
 
     async def end(self) -> None:
         """Kill the first process and with it all others, and wait for it."""

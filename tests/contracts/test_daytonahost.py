@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import functools
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests import daytonahost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -287,6 +288,7 @@ def test_the_audit_log_tells_who_deleted_what_together(daytona: DaytonaHost) -> 
         first, second = page.items
         assert {(event.actor_id, event.action) for event in page.items} == {("carl", "delete")}
         assert {first.target_id, second.target_id} == {ours, theirs}
+        assert first.metadata and second.metadata
         assert first.metadata["requestId"] == second.metadata["requestId"]
         daytona.forbid_audit()
         with pytest.raises(ForbiddenException):
@@ -355,11 +357,8 @@ def test_an_image_is_built_once_and_a_snapshot_keeps_files(
     daytona: DaytonaHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from daytona import CreateSandboxFromSnapshotParams, DaytonaError, Image
-    from daytona._async import object_storage
 
-    # The stand-in has no certificate: the client's object store is let speak HTTP.
-    plain = functools.partial(object_storage.S3Store, client_options={"allow_http": True})
-    monkeypatch.setattr(object_storage, "S3Store", lambda **options: plain(**{**options, **plain.keywords}))
+    daytonahost.allow_http(monkeypatch)
     (tmp_path / "data.txt").write_text("of the context\n")
     dockerfile = tmp_path / "Dockerfile"
     dockerfile.write_text(

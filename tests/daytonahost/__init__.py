@@ -23,7 +23,24 @@ Routes for faults and counters are written without where they are mounted: `POST
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tests.daytonahost._host import DaytonaHost
 from tests.daytonahost._world import why_not
 
-__all__ = ["DaytonaHost", "why_not"]
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["DaytonaHost", "allow_http", "why_not"]
+
+
+def allow_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the client of the object store, to which contexts of builds go, speak HTTP: here is no certificate."""
+    module = importlib.import_module("daytona._async.object_storage")
+    store = module.S3Store
+
+    def plain(**options: Any) -> Any:
+        return store(**{**options, "client_options": {"allow_http": True}})
+
+    monkeypatch.setattr(module, "S3Store", plain)

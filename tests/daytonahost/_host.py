@@ -178,6 +178,8 @@ class _Keeper:
             return await handler(request)
         except RefusedError as error:
             return refusal(error.status, str(error))
+        except OSError as error:  # of a sandbox that ended meanwhile
+            return refusal(500, repr(error))
 
 
 def _mount(app: web.Application, prefix: str, routes: Sequence[web.RouteDef]) -> None:

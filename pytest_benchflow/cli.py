@@ -22,8 +22,9 @@ from pytest_benchflow.catalog.directory import declare_agents
 from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
 from pytest_benchflow.exporters import _command as export
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
-from pytest_benchflow.report import mergeable
+from pytest_benchflow.report import compare, mergeable
 from pytest_benchflow.report.text import one_line, printable
+from pytest_benchflow.rollout import reap_command
 from pytest_benchflow.settings import cache_dir, host_variable
 
 if TYPE_CHECKING:
@@ -122,9 +123,17 @@ def parser() -> argparse.ArgumentParser:
     export.add_arguments(parser)
     parser.set_defaults(run=_export)
 
+    parser = _described(commands.add_parser("compare", help=compare.HELP), compare.TEXT)
+    compare.add_arguments(parser)
+    parser.set_defaults(run=compare.run)
+
     parser = _described(commands.add_parser("gate", help=mergeable.HELP), mergeable.TEXT)
     mergeable.add_arguments(parser)
     parser.set_defaults(run=mergeable.run)
+
+    parser = _described(commands.add_parser("reap", help=reap_command.HELP), reap_command.TEXT)
+    reap_command.add_arguments(parser)
+    parser.set_defaults(run=_reap)
 
     text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
     doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)
@@ -322,6 +331,11 @@ def _agents(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     _register_installed("exporters")
     return export.run(options)
+
+
+def _reap(options: argparse.Namespace) -> int:
+    _register_installed("sandboxes")
+    return reap_command.run(options, lambda line: print(printable(line), flush=True))
 
 
 def _register_installed(kind: str) -> None:

@@ -46,7 +46,7 @@ def coverage(job_dir: Path, healthy: Mapping[str, bool]) -> Coverage:
     A rollout that nobody planned, as one of the Python interface, counts as planned by being there.
     """
     notes = {str(note.get("cell")): note for note in _notes(job_dir / CELLS)}
-    planned = dict.fromkeys(_planned(job_dir / "job.json"))
+    planned = dict.fromkeys(str(cell.get("rollout")) for cell in planned_cells(job_dir / "job.json"))
     became = {cell: str(notes[cell]["rollout"]) for cell in planned if "rollout" in notes.get(cell, {})}
     found = Coverage()
     for cell in [*planned, *(name for name in healthy if name not in {*planned, *became.values()})]:
@@ -67,14 +67,14 @@ def runs_of(job: dict[str, Any]) -> list[dict[str, Any]]:
     return [run, *(further for further in sequence(job.get("further_runs")) if isinstance(further, dict))]
 
 
-def _planned(job_file: Path) -> Iterator[str]:
-    """Yield the names of the planned cells; an unreadable job.json plans none."""
+def planned_cells(job_file: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of the matrix; an unreadable job.json plans none."""
     try:
         runs = runs_of(read_json(job_file))
     except RecordError:
         return
     for run in runs:
-        yield from (str(mapping(cell).get("rollout")) for cell in sequence(run.get("matrix")))
+        yield from map(mapping, sequence(run.get("matrix")))
 
 
 def _notes(path: Path) -> Iterable[dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.arms import arms_of, cost_record, is_paid, skill_lifts
 from pytest_benchflow.records.coverage import coverage
 from pytest_benchflow.records.files import write_whole
 from pytest_benchflow.records.journal import write_json
@@ -38,6 +39,8 @@ def write_job_files(job_dir: Path) -> dict[str, Any]:
     _write_rows(job_dir, rollouts)
     found = coverage(job_dir, {rollout.path.name: _healthy(rollout) for rollout in rollouts})
     summary = summarise(rollouts, skipped=len(found.skipped))
+    arms = arms_of(job_dir, rollouts, skipped=found.skipped)
+    summary |= {"arms": [arm.as_dict() for arm in arms], "skill_lift": skill_lifts(arms)}
     summary |= {"coverage": found.counts(), **found.left_out()}
     write_json(job_dir / "summary.json", summary)
     return summary
@@ -60,7 +63,7 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any
         except RecordError:
             verdicts["unhealthy"] += 1
             categories["capture"] += 1
-            unpriced += _is_paid(rollout)
+            unpriced += is_paid(rollout)
             continue
         verdict = str(result.get("verdict"))
         verdicts[verdict] += 1
@@ -72,7 +75,7 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any
         if number(usage.get("cost_usd")) is not None:
             cost += usage["cost_usd"]
         else:
-            unpriced += _is_paid(rollout)
+            unpriced += is_paid(rollout)
         if not result.get("proxy"):
             continue
         if usage.get("total_tokens") is None:
@@ -87,20 +90,8 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any
         "unhealthy_categories": dict(sorted(categories.items())),
         "reward": {"scored": len(rewards), "asked": asked, "mean": sum(rewards) / len(rewards) if rewards else None},
         "tokens": {"total": None if without_tokens else tokens, "subtotal": tokens, "unknown": without_tokens},
-        "cost_usd": {
-            "total": None if unpriced else round(cost, 10),
-            "priced_subtotal": round(cost, 10),
-            "unpriced": unpriced,
-        },
+        "cost_usd": cost_record(cost, unpriced),
     }
-
-
-def _is_paid(rollout: Rollout) -> bool:
-    """Tell whether a rollout asks a model that costs something, also one of which nothing else can be read."""
-    try:
-        return rollout.config.get("model") not in ("none", "replay")
-    except RecordError:
-        return True
 
 
 def _healthy(rollout: Rollout) -> bool:

@@ -1,0 +1,172 @@
+"""Gather a job's rollouts by what is compared: agent, model and skill mode, each with its rewards by task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.coverage import planned_cells
+from pytest_benchflow.records.rollout import HEALTHY_VERDICTS
+from pytest_benchflow.records.statistics import Estimate, difference, estimate, pass_all, pass_at
+from pytest_benchflow.records.values import integer, mapping, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from pytest_benchflow.records.rollout import Rollout
+
+_SKILLS = {"with-skill": "with", "no-skill": "without"}
+
+
+@dataclass(slots=True)
+class Arm:
+    """The rollouts of one agent, model and skill mode; a cell without a rollout is among its verdicts."""
+
+    agent: str
+    model: str
+    skills: str
+    verdicts: dict[str, Counter[str]] = field(default_factory=dict)  # by task
+    rewards: dict[str, list[float]] = field(default_factory=dict)  # by task; of healthy rollouts
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # by phase
+    tokens: int = 0  # as far as they are known
+    cost_usd: float = 0.0
+    paid: int = 0  # rollouts of a model that costs something
+    unpriced: int = 0  # those of them of which nobody knows what
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Return what tells it from others."""
+        return self.agent, self.model, self.skills
+
+    @property
+    def reward(self) -> Estimate:
+        """Return the mean reward of its healthy rollouts, over the tasks' means."""
+        return estimate(self.rewards)
+
+    @property
+    def trials(self) -> dict[str, tuple[int, int]]:
+        """Return by task how many rollouts were healthy, and how many of these solved it."""
+        return {
+            task: (sum(counts[verdict] for verdict in HEALTHY_VERDICTS), counts["pass"])
+            for task, counts in self.verdicts.items()
+        }
+
+    def note(self, task: str, verdict: str, reward: float | None) -> None:
+        """Count one cell; only a healthy rollout has a reward that counts."""
+        self.verdicts.setdefault(task, Counter())[verdict] += 1
+        if verdict in HEALTHY_VERDICTS and reward is not None:
+            self.rewards.setdefault(task, []).append(reward)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its numbers for summary.json. `solved.of` is all that was planned, whatever became of it."""
+        counts = sum(self.verdicts.values(), Counter())
+        trials = self.trials
+        return {
+            "agent": self.agent,
+            "model": self.model,
+            "skills": self.skills,
+            "solved": {
+                "count": counts["pass"],
+                "of": counts.total() - counts["skipped"],
+                **{name: counts[name] for name in ("unhealthy", "missing", "skipped")},
+            },
+            "reward": self.reward.as_dict(),
+            "pass_at": _by_k(pass_at, trials),
+            "pass_all": _by_k(pass_all, trials),
+            "tokens": self.tokens,
+            "cost_usd": cost_record(self.cost_usd, self.unpriced),
+            "seconds": {name: sum(values) / len(values) for name, values in sorted(self.seconds.items())},
+            "tasks": {
+                task: {
+                    "verdicts": dict(sorted(self.verdicts[task].items())),
+                    "mean_reward": estimate({task: self.rewards.get(task, [])}).mean,
+                }
+                for task in sorted(self.verdicts)
+            },
+        }
+
+
+def arms_of(job_dir: Path, rollouts: Iterable[Rollout], *, skipped: Iterable[str] = ()) -> list[Arm]:
+    """Return the arms of a job in the order of their names; `skipped` are cells that could not run here."""
+    planned = {str(cell.get("rollout")): cell for cell in planned_cells(job_dir / "job.json")}
+    arms: dict[tuple[str, str, str], Arm] = {}
+    seen = set()
+    for rollout in rollouts:
+        seen.add(rollout.path.name)
+        config, result = _read(rollout)
+        told = planned.get(rollout.path.name) or {**config, "task": result.get("task_name") or config.get("task_name")}
+        arm = _arm(arms, told)
+        arm.note(str(told.get("task")), str(result.get("verdict") or "unhealthy"), rollout.reward if result else None)
+        _add_cost(arm, rollout, mapping(result.get("agent_result")))
+        for name, value in mapping(result.get("timing")).items():
+            if (seconds := number(value)) is not None:
+                arm.seconds.setdefault(name, []).append(seconds)
+    left_out = set(skipped)
+    for name, cell in planned.items():
+        if name not in seen:
+            _arm(arms, cell).note(str(cell.get("task")), "skipped" if name in left_out else "missing", None)
+    return [arms[key] for key in sorted(arms)]
+
+
+def skill_lifts(arms: Iterable[Arm]) -> list[dict[str, Any]]:
+    """Return for each agent and model run with and without skills what they add, paired by task."""
+    by_key = {arm.key: arm for arm in arms}
+    return [
+        {
+            "agent": agent,
+            "model": model,
+            "lift": difference(by_key[agent, model, "without"].rewards, arm.rewards).as_dict(),
+        }
+        for (agent, model, skills), arm in by_key.items()
+        if skills == "with" and (agent, model, "without") in by_key
+    ]
+
+
+def is_paid(rollout: Rollout) -> bool:
+    """Tell whether a rollout asks a model that costs something, also one of which nothing else can be read."""
+    try:
+        return rollout.config.get("model") not in ("none", "replay")
+    except RecordError:
+        return True
+
+
+def cost_record(known: float, unpriced: int) -> dict[str, float | int | None]:
+    """Return a sum of costs in US dollars for a JSON file; there is no total where one of them is not known."""
+    known = round(known, 10)
+    return {"total": None if unpriced else known, "priced_subtotal": known, "unpriced": unpriced}
+
+
+def _add_cost(arm: Arm, rollout: Rollout, usage: Mapping[str, Any]) -> None:
+    arm.tokens += integer(usage.get("total_tokens")) or 0
+    cost = number(usage.get("cost_usd"))
+    arm.cost_usd += cost or 0.0
+    paid = is_paid(rollout)
+    arm.paid += paid
+    arm.unpriced += paid and cost is None
+
+
+def _arm(arms: dict[tuple[str, str, str], Arm], told: Mapping[str, Any]) -> Arm:
+    recorded = str(told.get("skill_mode"))
+    key = (str(told.get("agent")), str(told.get("model")), str(told.get("skills") or _SKILLS.get(recorded, recorded)))
+    return arms.setdefault(key, Arm(*key))
+
+
+def _read(rollout: Rollout) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return config.json and result.json, empty where they cannot be read."""
+    found: list[dict[str, Any]] = []
+    for name in ("config", "result"):
+        try:
+            found.append(getattr(rollout, name))
+        except RecordError:
+            found.append({})
+    return found[0], found[1]
+
+
+def _by_k(chance: Any, trials: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, float | int | None]]:
+    """Return a chance for each k up to the most trials of a task, with over how many tasks it is."""
+    most = max((n for n, _ in trials.values()), default=0)
+    found = {k: chance(k, trials) for k in range(1, most + 1)}
+    return {str(k): {"chance": value, "tasks": tasks} for k, (value, tasks) in found.items()}

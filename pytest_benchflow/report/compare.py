@@ -1,0 +1,195 @@
+"""Set two jobs side by side: what one solved and the other did not, rewards and cost, with intervals."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.errors import RecordError, UsageError
+from pytest_benchflow.records.arms import Arm, arms_of, cost_record
+from pytest_benchflow.records.coverage import coverage
+from pytest_benchflow.records.job import rollouts_of
+from pytest_benchflow.records.statistics import CONFIDENCE, Estimate, difference
+from pytest_benchflow.report.text import NONE, cost_text, one_line, reward_text
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+
+HELP = "compare two jobs, task by task"
+TEXT = """\
+Compare two jobs: the tasks that only one of them solved, the mean rewards and their difference paired by task (with its
+95 % interval, a bootstrap over tasks), cost and tokens. Rollouts of the same agent, model and skill mode are compared;
+two jobs with one such group each are compared whatever their names, as for two versions of an agent.
+A task counts as solved when more than half of its healthy trials solved it. Unhealthy, missing and skipped cells are
+counted and have no reward.
+Exit codes: 0 compared; 1 a record cannot be read; 2 wrong use, or nothing to compare."""
+
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two arms side by side; tasks are those that both have healthy trials of."""
+
+    before: Arm
+    after: Arm
+
+    @property
+    def tasks(self) -> list[str]:
+        """Return the tasks of which both have healthy trials."""
+        return sorted(
+            task for task, (n, _) in self.before.trials.items() if n and self.after.trials.get(task, (0, 0))[0]
+        )
+
+    @property
+    def solved(self) -> list[str]:
+        """Return the tasks that only the second solved."""
+        return [task for task in self.tasks if _solves(self.after, task) and not _solves(self.before, task)]
+
+    @property
+    def regressed(self) -> list[str]:
+        """Return the tasks that only the first solved."""
+        return [task for task in self.tasks if _solves(self.before, task) and not _solves(self.after, task)]
+
+    @property
+    def change(self) -> Estimate:
+        """Return by how much the reward differs, paired by task."""
+        return difference(self.before.rewards, self.after.rewards)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it for a JSON file."""
+        return {
+            "before": _side(self.before),
+            "after": _side(self.after),
+            "tasks_compared": len(self.tasks),
+            "solved": self.solved,
+            "regressed": self.regressed,
+            "reward_change": self.change.as_dict(),
+        }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("before", type=Path, metavar="JOB", help="a job's directory, such as jobs/NAME")
+    parser.add_argument("after", type=Path, metavar="JOB", help="the job to compare it with")
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the comparison and return the exit code. Raises: UsageError, RecordError."""
+    before, after = read_arms(options.before), read_arms(options.after)
+    compared = compare(before, after)
+    if not compared:
+        raise UsageError(
+            f"{options.before} has {_names(before)}, {options.after} has {_names(after)}: nothing is the same in both"
+        )
+    alone = _alone(before, after, compared)
+    if options.json:
+        facts = {"comparisons": [each.as_dict() for each in compared], "only_in_one": alone}
+        sys.stdout.write(json.dumps(facts, indent=1) + "\n")
+        return 0
+    lines = [line for each in compared for line in (*comparison_lines(each), "")]
+    lines += [f"not compared, for only one job has it: {one_line(name)}" for name in alone]
+    sys.stdout.write("\n".join(lines).rstrip("\n") + "\n")
+    return 0
+
+
+def read_arms(job_dir: Path) -> list[Arm]:
+    """Return what a job's rollouts came to. Raises: UsageError when there are none."""
+    rollouts = rollouts_of(job_dir) if job_dir.is_dir() else []
+    if not rollouts:
+        raise UsageError(f"{job_dir} is no job with rollouts; name a directory such as jobs/NAME")
+    healthy = {}
+    for rollout in rollouts:
+        try:
+            healthy[rollout.path.name] = rollout.healthy
+        except RecordError:
+            healthy[rollout.path.name] = False
+    return arms_of(job_dir, rollouts, skipped=coverage(job_dir, healthy).skipped)
+
+
+def compare(before: Sequence[Arm], after: Sequence[Arm]) -> list[Comparison]:
+    """Pair the arms of two jobs: those of one name, or the only ones."""
+    second = {arm.key: arm for arm in after}
+    if len(before) == len(after) == 1:
+        return [Comparison(before[0], after[0])]
+    return [Comparison(arm, second[arm.key]) for arm in before if arm.key in second]
+
+
+def comparison_lines(compared: Comparison) -> Iterator[str]:
+    """Yield what a person reads of one comparison."""
+    before, after, change = compared.before, compared.after, compared.change
+    same = before.key == after.key
+    yield _name(before) if same else f"{_name(before)} → {_name(after)}"
+    yield f"  {'':<8}{'before':>12}{'after':>12}"
+    rows = {
+        "solved": [f"{counts['pass']}/{counts['planned']}" for counts in map(_counts, (before, after))],
+        "reward": [reward_text(arm.reward.mean) if arm.rewards else NONE for arm in (before, after)],
+        "cost": [_cost(arm) for arm in (before, after)],
+        "tokens": [f"{arm.tokens:,}" for arm in (before, after)],
+    }
+    for name in ("unhealthy", "missing", "skipped"):
+        if any(_counts(arm)[name] for arm in (before, after)):
+            rows[name] = [str(_counts(arm)[name]) for arm in (before, after)]
+    yield from (f"  {name:<10}{first:>10}{second:>12}" for name, (first, second) in rows.items())
+    yield f"  reward changed by {_signed(change)} over {change.tasks} tasks"
+    for word, tasks in (("solved now", compared.solved), ("regressed", compared.regressed)):
+        yield f"  {word}: {len(tasks) or 'none'}"
+        yield from (f"    {one_line(task)}" for task in tasks[:_LISTED])
+        if len(tasks) > _LISTED:
+            yield f"    and {len(tasks) - _LISTED} more, which --json lists"
+
+
+def _side(arm: Arm) -> dict[str, Any]:
+    return {
+        "agent": arm.agent,
+        "model": arm.model,
+        "skills": arm.skills,
+        **_counts(arm),
+        "reward": arm.reward.as_dict(),
+        "cost_usd": cost_record(arm.cost_usd, arm.unpriced),
+        "tokens": arm.tokens,
+    }
+
+
+def _counts(arm: Arm) -> Mapping[str, int]:
+    """Return how many cells were planned to run, and what became of them."""
+    numbers = {name: sum(counts[name] for counts in arm.verdicts.values()) for name in _COUNTED}
+    total = sum(counts.total() for counts in arm.verdicts.values())
+    return {"planned": total - numbers["skipped"], **numbers}
+
+
+_COUNTED = ("pass", "unhealthy", "missing", "skipped")
+
+
+def _cost(arm: Arm) -> str:
+    return cost_text(None if arm.unpriced else arm.cost_usd) if arm.paid else NONE
+
+
+def _solves(arm: Arm, task: str) -> bool:
+    trials, solved = arm.trials[task]
+    return 2 * solved > trials
+
+
+def _signed(change: Estimate) -> str:
+    if change.mean is None:
+        return "nothing known"
+    spread = "" if change.low is None else f" ({CONFIDENCE:.0%} interval {change.low:+.3f} to {change.high:+.3f})"
+    return f"{change.mean:+.3f}{spread}"
+
+
+def _alone(before: Sequence[Arm], after: Sequence[Arm], compared: Sequence[Comparison]) -> list[str]:
+    met = {id(arm) for each in compared for arm in (each.before, each.after)}
+    return [_name(arm) for arm in (*before, *after) if id(arm) not in met]
+
+
+def _name(arm: Arm) -> str:
+    return one_line(" · ".join(part for part in arm.key if part not in ("none", "default")))
+
+
+def _names(arms: Sequence[Arm]) -> str:
+    return ", ".join(map(_name, arms))

@@ -38,6 +38,7 @@ def routes(plane: Plane) -> list[web.RouteDef]:
         web.post("/sandbox/{box}/start", control.start),
         web.post("/sandbox/{box}/stop", control.stop),
         web.put("/sandbox/{box}/labels", control.set_labels),
+        web.post("/sandbox/{box}/network-settings", control.set_network),
         web.post("/sandbox/{box}/last-activity", control.touch),
         web.post("/sandbox/{box}/ssh-access", control.give_access),
         web.delete("/sandbox/{box}/ssh-access", control.take_access),
@@ -148,6 +149,15 @@ class Control:
         box = self._plane.find(request)
         name = request.path.split("/")[-2]
         setattr(box, _INTERVALS[name], int(request.match_info["minutes"]))
+        return self._answer(box)
+
+    async def set_network(self, request: web.Request) -> web.Response:
+        """Note which way out the sandbox is to have; here it has none, whatever is asked for."""
+        box, asked = self._plane.find(request), await request.json()
+        if not self._plane.deaf_to_networks:
+            box.network_block_all = asked.get("networkBlockAll", box.network_block_all)
+            box.network_allow_list = asked.get("networkAllowList", box.network_allow_list)
+            box.domain_allow_list = asked.get("domainAllowList", box.domain_allow_list)
         return self._answer(box)
 
     async def touch(self, request: web.Request) -> web.Response:

@@ -41,6 +41,7 @@ class Plane:
         self.snapshots: dict[str, Snapshot] = {}
         self.events: list[AuditEvent] = []
         self.audit_forbidden = False
+        self.deaf_to_networks = False  # True: a changed network is accepted and not applied
         self.page_size = PAGE
         self.disk_bytes: int | None = None
         self.silence: Silence | None = None
@@ -290,7 +291,8 @@ class DaytonaHost:
         async def heal() -> None:
             plane = self.plane
             plane.faults.heal()
-            plane.silence, plane.audit_forbidden, plane.page_size, plane.disk_bytes = None, False, PAGE, None
+            plane.silence, plane.disk_bytes, plane.page_size = None, None, PAGE
+            plane.audit_forbidden = plane.deaf_to_networks = False
 
         self._do(heal())
 

@@ -48,6 +48,8 @@ class Runs:
         # The items of this session; None where this process does not know them, as the one that leads xdist's workers.
         self.items: Sequence[pytest.Item] | None = None
         self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
+        self.reaped: list[str] = []  # after `close`: what became of sandboxes that earlier sessions left
+        self.left: list[str] = []  # after `close`: the sandboxes that are not surely gone
         self._shared_names: frozenset[str] | None = None
         self._told: dict[BenchflowError, str] = {}  # errors that left no rollout, and the items that tell of them
         self._session: RolloutSession | None = None
@@ -165,7 +167,7 @@ class Runs:
         if self._session is not None:
             session, self._session = self._session, None
             session.close()
-            self.incomplete = session.incomplete
+            self.incomplete, self.reaped, self.left = session.incomplete, session.reaped, session.left
 
 
 RUNS = pytest.StashKey[Runs]()

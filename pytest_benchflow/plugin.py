@@ -196,14 +196,18 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport, c
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End what rollouts started; fail a run in which nothing could run, or not all, or whose own files are missing."""
+    """End what rollouts started; fail a run that ran nothing, or not all, lacks files or leaves sandboxes."""
     runs, report = session.config.stash[RUNS], session.config.stash.get(_REPORT, None)
     if report is not None:
         # Where tests written by hand run on workers, this process hears of the job only now.
         with suppress(BenchflowError):
             runs.open()
     runs.close()
-    failed = runs.incomplete is not None or (report is not None and report.falls_short)
+    if runs.left and session.exitstatus != pytest.ExitCode.INTERRUPTED:
+        from pytest_benchflow.collect.leftovers import report_left
+
+        report_left(session, runs.left)
+    failed = runs.incomplete is not None or runs.left or (report is not None and report.falls_short)
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -211,8 +215,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Write the table of rollouts, and name those that an interrupt ended."""
     report, runs = config.stash.get(_REPORT, None), config.stash[RUNS]
+    interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+    for line in (*runs.reaped, *(f"not removed: {each}" for each in runs.left if interrupted)):
+        terminalreporter.write_line(f"benchflow: {line}", yellow=True)
     if report is not None:
-        interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
         job_dir = runs.settings.jobs_dir / runs.settings.job_name
         report.write(
             terminalreporter,

@@ -40,7 +40,8 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
         """
         if self.collection is None:
             return
-        waiting = [node for node in self.nodes if not node.shutting_down]
+        # One that takes a dead one's place is handed work when it has told what it collected.
+        waiting = [node for node in self.nodes if node in self.registered_collections and not node.shutting_down]
         for node in waiting:
             while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
                 self._assign_work_unit(node)

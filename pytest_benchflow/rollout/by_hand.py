@@ -12,6 +12,7 @@ from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.rollout.cell import resolve_agent, resolve_backend
+from pytest_benchflow.rollout.ledger import facts_of, make
 from pytest_benchflow.rollout.skills import skill_mode
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
@@ -97,17 +98,12 @@ class SandboxHandle:
             session = self._session()
             name = f"bf-{os.getpid()}-{secrets.token_hex(4)}"
             self._scratch = session.host().scratch.new(name)
-            self._facts = {
-                "sandbox": name,
-                "backend": backend.name,
-                "scratch": str(self._scratch),
-                "dies_with_process": backend.dies_with_process,
-                "place": backend.place,
-            }
-            session.host().ledger.add(None, "create", **self._facts)
             env = expand_env(self.task.environment.env, host_variable)
             spec = SandboxSpec(id=name, task=self.task, scratch=self._scratch, env=env)
-            self._sandbox = session.pool.run(_entered(backend, spec))
+            self._facts = facts_of(backend, spec)
+            session.host().use(backend)
+            self._sandbox = session.pool.run(make(session.host().ledger, None, backend, spec, self._facts))
+            session.pool.run(self._sandbox.enter("agent", "proxy"))
         return self._sandbox
 
 
@@ -162,11 +158,15 @@ class LlmProxy:
                 agent_name=resolve_agent(self._config.agent).name,
                 replay_strict=self._config.replay_strict,
                 skill_mode=skill_mode(self._config.skills, self._task),
+                timeout=self._config.model_timeout,
             )
             self._rundir = RunDir(self._directory()).create()
             session = self._session()
-            gateway = session.host().gateway()
-            self._endpoint = session.pool.run(way.open_endpoint(gateway, rundir=self._rundir, redactor=Redactor()))
+            host = session.host()
+            opened = way.open_endpoint(
+                host.gateway(), rundir=self._rundir, redactor=Redactor(), translation=host.translation
+            )
+            self._endpoint = session.pool.run(opened)
         return self._endpoint
 
     def follow(self, rollout: Rollout) -> None:
@@ -178,13 +178,3 @@ class LlmProxy:
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             self._session().pool.run(endpoint.close())
-
-
-async def _entered(backend: Backend, spec: SandboxSpec) -> Sandbox:
-    sandbox = await backend.create(spec)
-    try:
-        await sandbox.enter("agent", "proxy")
-    except BaseException:
-        await sandbox.stop()
-        raise
-    return sandbox

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from contextlib import suppress
@@ -12,11 +13,12 @@ from pytest_benchflow import registry
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.journal import Journal, read_lines
 from pytest_benchflow.records.jsontext import loads
+from pytest_benchflow.sandboxes._sessions import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_benchflow.contracts import Backend
+    from pytest_benchflow.contracts import Backend, Sandbox, SandboxSpec
 
 NAME = "sandboxes.jsonl"
 _LAST = ("deleted", "kept")
@@ -52,6 +54,61 @@ class Ledger:
             journal.close()
 
 
+def facts_of(backend: Backend, spec: SandboxSpec, **more: Any) -> dict[str, Any]:
+    """Return what the lines of a sandbox say of it: enough for a later session to find it."""
+    return {
+        "sandbox": spec.id,
+        "backend": backend.name,
+        **more,
+        "scratch": str(spec.scratch),
+        "dies_with_process": backend.dies_with_process,
+        "place": backend.place,
+    }
+
+
+async def make(
+    ledger: Ledger, job_dir: Path | None, backend: Backend, spec: SandboxSpec, facts: dict[str, Any]
+) -> Sandbox:
+    """Make a sandbox between its first two lines. Where none came of it, the last one follows, once that is proved."""
+    ledger.add(job_dir, "create", **facts)
+    try:
+        sandbox = await backend.create(spec)
+    except BaseException:
+        if backend.dies_with_process or await asyncio.shield(asyncio.to_thread(_reap, facts, backend)):
+            ledger.add(job_dir, "deleted", **facts)
+        raise
+    ledger.add(job_dir, "created", **facts)
+    return sandbox
+
+
+def unfinished(ledger: Path, session_id: str) -> list[dict[str, Any]]:
+    """Return the latest line of each sandbox of a session that has no last line in a ledger."""
+    return [facts for facts in _unfinished(_records(ledger)).values() if facts.get("session") == session_id]
+
+
+def lasting(ledger: Path, session_id: str) -> dict[str, frozenset[str]]:
+    """Return the backends whose sandboxes outlive their process, each with the sessions' scratch directories it used.
+
+    Only lines of that session count, which may have been several processes'.
+    """
+    found: dict[str, set[str]] = {}
+    for record in _records(ledger):
+        if record.get("session") == session_id and not record.get("dies_with_process"):
+            place = str(Path(str(record.get("scratch"))).parent)
+            found.setdefault(str(record.get("backend")), set()).add(place)
+    return {backend: frozenset(places) for backend, places in found.items()}
+
+
+def owed() -> list[dict[str, Any]]:
+    """Return the sandboxes of dead sessions of this user here that may live on, by the latest line of each."""
+    return [
+        facts
+        for place in sessions()[1].values()
+        for facts in _unfinished(_records(place / NAME)).values()
+        if not facts.get("dies_with_process")
+    ]
+
+
 def settle(own: Path, session_id: str) -> bool:
     """Add the last lines that a killed process owes the ledgers of its jobs, when the files of its sandboxes are gone.
 
@@ -79,12 +136,13 @@ def outlived(own: Path) -> bool:
     return any(not facts.get("dies_with_process") for facts in _unfinished(_records(own)).values())
 
 
-def _reap(facts: dict[str, Any]) -> bool:
+def _reap(facts: dict[str, Any], backend: Backend | None = None) -> bool:
     """Let a backend remove what is left of one sandbox; False: nobody can tell."""
     try:
-        backend: Backend = registry.load("sandboxes", str(facts.get("backend")), "backend")
+        backend = backend or registry.load("sandboxes", str(facts.get("backend")), "backend")
     except UsageError:  # a third party's, which is not there this time
         return False
+    assert backend is not None
     return backend.reap(Path(str(facts.get("scratch"))), str(facts.get("place", "")))
 
 

@@ -16,6 +16,7 @@ from pytest_benchflow.rollout.cell import resolve, verifier_network
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job
 from pytest_benchflow.rollout.keep import collect, keep_artifacts
+from pytest_benchflow.rollout.ledger import facts_of, make
 from pytest_benchflow.rollout.limits import lifetime, time_limits
 from pytest_benchflow.rollout.outcome import finish
 from pytest_benchflow.rollout.place import held, own_job, rundir_of
@@ -66,7 +67,7 @@ async def run_cell(cell: Cell, *, host: Host | None = None, watch: Callable[[str
             state.fail("the rollout was interrupted", "interrupted")
             raise
         except BenchflowError as error:
-            state.fail(str(error), error.category)
+            state.fail(str(error), error.category, error.details)
         except Exception as error:
             state.fail(f"{type(error).__name__}: {error}", "internal", traceback.format_exc())
         finally:
@@ -254,21 +255,13 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
         scratch=scratch,
         mounts=mounts,
         env=cell.environment,
+        agent=cell.config.agent_name,
         lifetime_sec=lifetime(cell.config, cell.task),
     )
-    facts = {
-        "sandbox": spec.id,
-        "backend": cell.backend.name,
-        "rollout": state.dir.path.name,
-        "scratch": str(scratch),
-        "dies_with_process": cell.backend.dies_with_process,
-        "place": cell.backend.place,
-    }
-    host.ledger.add(state.job_dir, "create", **facts)
+    facts = facts_of(cell.backend, spec, rollout=state.dir.path.name)
     sandbox: Sandbox | None = None
     try:
-        sandbox = await cell.backend.create(spec)
-        host.ledger.add(state.job_dir, "created", **facts)
+        sandbox = await make(host.ledger, state.job_dir, cell.backend, spec, facts)
         state.sandbox_made(sandbox)
         yield sandbox
     finally:
@@ -279,7 +272,8 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
                 facts["scratch"] = state.kept = str(host.scratch.keep(scratch))
             else:
                 await asyncio.to_thread(host.scratch.discard, scratch)
-        host.ledger.add(state.job_dir, "kept" if cell.config.keep_sandbox else "deleted", **facts)
+        if sandbox is not None:
+            host.ledger.add(state.job_dir, "kept" if cell.config.keep_sandbox else "deleted", **facts)
 
 
 @asynccontextmanager
@@ -289,7 +283,9 @@ async def _endpoint(state: RolloutState) -> AsyncIterator[Endpoint | None]:
     if route is None:
         yield None
         return
-    endpoint = await route.open_endpoint(state.host.gateway(), rundir=state.dir, redactor=state.redactor)
+    endpoint = await route.open_endpoint(
+        state.host.gateway(), rundir=state.dir, redactor=state.redactor, translation=state.host.translation
+    )
     try:
         yield endpoint
     finally:

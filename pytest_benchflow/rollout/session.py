@@ -19,6 +19,7 @@ from pytest_benchflow.rollout.budget import Budget
 from pytest_benchflow.rollout.cell import resolve, settled, task_of
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job, finish_job, note_cell, recover_jobs
+from pytest_benchflow.rollout.leftovers import left_at_end, reap_at_start
 from pytest_benchflow.rollout.matrix import matrix_record
 from pytest_benchflow.rollout.place import held, rundir_of
 from pytest_benchflow.rollout.pool import Pool
@@ -55,6 +56,8 @@ class RolloutSession:
         self.settings = settings
         self.session_id = session_id
         self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
+        self.reaped: list[str] = []  # what became of sandboxes that earlier sessions left, in lines for people
+        self.left: list[str] = []  # after `close`, where it leads: a line for each sandbox that is not surely gone
         self._planned = planned
         self._begun = False
         self.pool = Pool()
@@ -94,6 +97,8 @@ class RolloutSession:
                 planned=None if planned is None else partial(matrix_record, planned),
             )
             self._begun = True
+            if self._leads:
+                self.reaped += self.pool.run(reap_at_start(self.settings.sandbox))
         except OSError as error:
             raise UsageError(
                 f"the jobs directory {self.settings.jobs_dir} cannot be used: {error.strerror or error}; "
@@ -176,9 +181,15 @@ class RolloutSession:
         with ExitStack() as stack:  # each step is taken, whatever the others raise
             stack.callback(self._let_go)
             stack.callback(self.pool.close)
+            if self._leads and self._begun:
+                stack.callback(self._look_for_left)
             if self._host is not None:
                 host, self._host = self._host, None
                 stack.callback(lambda: self.pool.run(host.__aexit__(None, None, None)))
+
+    def _look_for_left(self) -> None:
+        with suppress(OSError):
+            self.left = self.pool.run(left_at_end(self.job_dir, self.session_id))
 
     def _let_go(self) -> None:
         for number, usual in self._handlers.items():

@@ -55,6 +55,14 @@ OPTIONS: tuple[Option, ...] = (
         metavar="NAME",
     ),
     Option("sandbox", "str", "local", "sandbox backend that each rollout runs in (default: local)", metavar="NAME"),
+    Option(
+        "ssh-host",
+        "list",
+        (),
+        "machine for rollouts of the ssh sandbox, and how many it takes at a time (default: one for each of its "
+        "processors); repeat for more",
+        metavar="[USER@]HOST[:PORT][*N]",
+    ),
     Option("jobs-dir", "str", "jobs", "directory that receives one directory per run (default: jobs)", metavar="DIR"),
     Option("job-name", "str", "", "name of this run's directory (default: the time it starts)", metavar="NAME"),
     Option("trials", "int", 1, "rollouts per task, agent, model and skill mode (default: 1)", metavar="N"),
@@ -146,6 +154,7 @@ class Settings:
     keep_sandbox: bool = False
     agent_env: tuple[str, ...] = ()
     reasoning_effort: str | None = None
+    ssh_hosts: tuple[str, ...] = ()
     price: tuple[str, ...] = ()
     prices: str | None = None
     max_cost: float | None = None
@@ -213,6 +222,7 @@ def read_settings(
         reasoning_effort=raw["reasoning-effort"],
         price=raw["price"],
         prices=raw["prices"],
+        ssh_hosts=raw["ssh-host"],
         max_cost=raw["max-cost"],
         replay_strict=raw["replay-strict"],
         record=raw["record"],

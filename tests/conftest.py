@@ -1,17 +1,20 @@
-"""Start a test that waits for minutes first, and what several tests share: a Docker engine, a stand-in for Daytona."""
+"""Start a test that waits for minutes first, and share servers: a Docker engine, SSH, a stand-in for Daytona."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import dockerhost
+from tests import dockerhost, sshhost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pytest_benchflow.sandboxes.ssh import SshBackend
     from tests.daytonahost import DaytonaHost
+    from tests.sshhost import Sshd
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +39,32 @@ def remote_engine(docker_engine: str) -> Iterator[str]:
     door = dockerhost.Door(docker_engine)
     yield door.address
     door.close()
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """Return an SSH server of the tests' own."""
+    pytest.importorskip("paramiko")
+    if reason := sshhost.why_no_sshd():
+        pytest.skip(reason)
+    made = sshhost.Sshd(tmp_path_factory.mktemp("sshd"))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def ssh_backend(sshd: Sshd) -> Iterator[SshBackend]:
+    """Return the SSH backend, connected to that server."""
+    from pytest_benchflow.sandboxes.ssh import SshBackend
+
+    backend = SshBackend([sshd.address])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(sshd.home))
+        assert backend.available() is None
+    yield backend
+    asyncio.run(backend.close())
+    assert sshd.sessions() == []
 
 
 @pytest.fixture(scope="session")

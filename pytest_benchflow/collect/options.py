@@ -124,6 +124,7 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
         listed=_listed(config),
         warns=worker is None or worker["warns"],
     )
+    _name_hosts(settings, config)
     if selection.in_use or settings.agents != Settings().agents:
         _declare_agents()
     agents = tuple(dict.fromkeys(registry.canonical("agents", name) for name in settings.agents))
@@ -134,6 +135,24 @@ def _price_file(config: pytest.Config, named: str | None) -> str | None:
     """Return the file of prices: an ini value is relative to the root directory, an option to where pytest starts."""
     given = config.getoption("benchflow_prices") is not None
     return named and str((config.invocation_params.dir if given else config.rootpath) / named)
+
+
+def _name_hosts(settings: Settings, config: pytest.Config) -> None:
+    """Tell the ssh sandbox its hosts. Raises: pytest.UsageError where none is named, or only hosts are."""
+    given = {option.name: _spelling(config, option) for option in OPTIONS}
+    if settings.sandbox != "ssh":
+        if config.getoption("benchflow_ssh_host"):
+            raise pytest.UsageError("--benchflow-ssh-host is for --benchflow-sandbox=ssh; pass that too")
+        return
+    try:
+        registry.load("sandboxes", "ssh", "backend").use(settings.ssh_hosts)
+    except UsageError as error:
+        raise pytest.UsageError(f"{given['ssh-host']}: {error}") from None
+    if not settings.ssh_hosts:
+        raise pytest.UsageError(
+            f"{given['sandbox']} is 'ssh', which needs hosts; pass --benchflow-ssh-host=[user@]host[:port][*slots], "
+            "once for each"
+        )
 
 
 def _declare_agents() -> None:

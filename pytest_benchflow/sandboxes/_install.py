@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.contracts import INSTALL_HOME, INSTALL_ROOT, Mount, SandboxSpec
 from pytest_benchflow.errors import AgentError
-from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.sandboxes._host import find_python, package_sources, python_mounts
 from pytest_benchflow.settings import cache_dir
 
@@ -97,7 +97,7 @@ async def _build(
             _failed[final.name] = _why(installation, result, log)
             raise AgentError(_failed[final.name])
         facts = {"name": installation.name, "version": installation.version, "python": str(python)}
-        write_json(files / _MARKER, facts)
+        (files / _MARKER).write_text(json.dumps(facts), "utf-8")
         files.rename(final)
     finally:
         await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.contracts import SandboxSpec
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.sandboxes._base import base_digest, parts, write_base
 from pytest_benchflow.sandboxes._buildsteps import STAGES, Workshop
 from pytest_benchflow.sandboxes._bwrap import SPAWNER
@@ -234,7 +233,7 @@ def _complete(draft: Path, final: Path) -> None:
     for name in ("root", *(f"p{number}" for number in range(len(parts())))):
         if (draft / name).is_dir() and not any((draft / name).iterdir()) and name != "root":
             (draft / name).rmdir()
-    write_json(draft / _MARKER, {"parts": [str(part) for part in parts()]})
+    (draft / _MARKER).write_text(json.dumps({"parts": [str(part) for part in parts()]}), "utf-8")
     sync_files(draft)
     draft.rename(final)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_benchflow.contracts import EndpointReport, SandboxSpec
 from pytest_benchflow.rollout.scratch import ScratchBase
+from pytest_benchflow.sandboxes._far_sandbox import key_of
 from pytest_benchflow.tasks.task import AgentPhase, Environment, Step, Task, VerifierPhase
 
 if TYPE_CHECKING:
@@ -156,10 +157,10 @@ class EchoEndpoint:
 def processes_of(scratch: Path) -> list[int]:
     """Return the host's processes of a sandbox: those with `scratch`, or a name made of its own, as they are shown.
 
-    That is in a command line, mounts or variables.
+    That is in a command line, mounts or variables; over SSH a name made of its own is all there is.
     """
     found = []
-    marks = (os.fsencode(scratch), os.fsencode(f"-{scratch.name}-"))
+    marks = (os.fsencode(scratch), os.fsencode(f"-{scratch.name}-"), os.fsencode(key_of(scratch)))
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:

@@ -46,6 +46,8 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         pytest.skip(reason)
     with Rig(backend, tmp_path, image) as made:
         yield made
+    if request.param == "ssh":
+        backend = request.getfixturevalue("ssh_backend")
 
 
 @pytest.fixture
@@ -394,6 +396,10 @@ def test_mounts_are_seen_and_protected(rig: Rig, tmp_path: Path, writable: bool)
     (source / "program").write_text("here")
     if writable and os.environ.get("DOCKER_HOST", "").startswith("tcp"):
         with pytest.raises(SandboxError, match="cannot be written by a container on another machine"):
+            rig.create(mounts=(Mount(source, "/opt/benchflow", writable=True),))
+        return
+    if writable and rig.backend.name == "ssh":
+        with pytest.raises(SandboxError, match="cannot be written to over SSH"):
             rig.create(mounts=(Mount(source, "/opt/benchflow", writable=True),))
         return
     sandbox = rig.create(mounts=(Mount(source, "/opt/benchflow/agents/demo", writable=writable),))

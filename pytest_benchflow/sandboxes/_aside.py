@@ -1,0 +1,62 @@
+"""Run what belongs to connections on a loop of its own, so that callers may have any loop, or none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+
+
+class Aside:
+    """A loop in a thread of its own, from its first use until this process ends."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="benchflow-aside", daemon=True).start()
+            return self._loop
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and return its result; when this is cancelled, so is it, and its end is waited for."""
+        loop = self._started()
+        done: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            task = loop.create_task(work)
+            tasks.append(task)
+            task.add_done_callback(lambda finished: _transfer(finished, done))
+
+        loop.call_soon_threadsafe(start)
+        try:
+            return await asyncio.shield(waiting := asyncio.wrap_future(done))
+        except asyncio.CancelledError:
+            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            await asyncio.wait([waiting])
+            if not waiting.cancelled():
+                waiting.exception()
+            raise
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for its result without a loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._started()).result()
+
+
+def _transfer(task: asyncio.Task[T], done: Future[T]) -> None:
+    if task.cancelled():
+        done.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(task.result())

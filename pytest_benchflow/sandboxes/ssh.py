@@ -1,0 +1,227 @@
+"""Run rollouts on other machines over SSH, each isolated there as the local sandbox is here."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.contracts import Capabilities, Mount
+from pytest_benchflow.errors import AgentError, BenchflowError, SandboxError, UnsupportedError
+from pytest_benchflow.sandboxes._aside import Aside
+from pytest_benchflow.sandboxes._far_sandbox import FarSandbox, key_of
+from pytest_benchflow.sandboxes._ssh_hosts import FORM, SshHost, read_hosts, take_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_benchflow.contracts import Installation, Network, Remain, Sandbox, SandboxSpec
+    from pytest_benchflow.sandboxes._far import Far
+    from pytest_benchflow.tasks.task import Task
+
+NO_HOST = f"no host was named; pass --benchflow-ssh-host={FORM}, once for each host"
+_AGAIN_SEC = 30.0
+_INSTALLED = "installation"  # what an installation's mount has as its source until a host is chosen
+_LOCAL = Capabilities(networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=frozenset(), root=True)
+
+
+class SshBackend:
+    """Makes sandboxes on the hosts it was given; connections are made once for each process and kept."""
+
+    name = "ssh"
+    dies_with_process = False
+
+    def __init__(self, hosts: Sequence[str] = ()) -> None:
+        self._hosts: tuple[SshHost, ...] = ()
+        self._aside = Aside()
+        self._fars: dict[SshHost, asyncio.Task[Far]] = {}
+        self._tried: dict[SshHost, float] = {}
+        self._asked: dict[str, tuple[Installation, Task, Path]] = {}
+        self._made: dict[tuple[SshHost, str], asyncio.Task[tuple[Mount, ...]]] = {}
+        self.use(hosts)
+
+    def use(self, hosts: Sequence[str]) -> None:
+        """Make sandboxes on these hosts, each as `[user@]host[:port][*slots]`. Raises: UsageError."""
+        self._hosts = read_hosts(hosts)
+
+    @property
+    def place(self) -> str:
+        """Return the hosts that a sandbox may be made on."""
+        return ",".join(map(str, self._hosts))
+
+    def available(self) -> str | None:
+        """Return None when every host can be used, else one sentence that says what is missing and what to do."""
+        if importlib.util.find_spec("paramiko") is None:
+            return "paramiko is not installed; pip install 'pytest-benchflow[ssh]'"
+        if not self._hosts:
+            return NO_HOST
+        found = self._aside.wait(self._connected())
+        return next((str(each) for each in found.values() if isinstance(each, BenchflowError)), None)
+
+    async def _connected(self) -> dict[SshHost, Far | BenchflowError]:
+        """Return each host's far side, or why there is none. On the connections' loop, as all with an underscore."""
+        found = await asyncio.gather(*(self._far(host) for host in self._hosts), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, BenchflowError):
+                raise each
+        return dict(zip(self._hosts, found, strict=True))  # type: ignore[arg-type]
+
+    async def _far(self, host: SshHost) -> Far:
+        """Return a host's far side, connecting when that has not been tried lately. Raises: SandboxError."""
+        known = self._fars.get(host)
+        now = asyncio.get_running_loop().time()
+        failed = known is not None and known.done() and (known.exception() is not None or known.result().lost)
+        if known is None or (failed and now - self._tried[host] > _AGAIN_SEC):
+            self._tried[host] = now
+            known = self._fars[host] = asyncio.ensure_future(_start(host))
+        far = await asyncio.shield(known)
+        if far.lost is not None:
+            raise SandboxError(far.lost)
+        return far
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return what its sandboxes can do on every host."""
+        if self.available() is not None:
+            return _LOCAL
+        found = self._aside.wait(self._connected())
+        each = [far.capabilities for far in found.values() if not isinstance(far, BenchflowError) and far.capabilities]
+        networks: frozenset[Network] = frozenset.intersection(*(one.networks for one in each))
+        limits = frozenset.intersection(*(one.limits for one in each))
+        return Capabilities(networks=networks, limits=limits, root=all(one.root for one in each))
+
+    def unsupported(self, task: Task) -> str | None:
+        """Return None when the task can run on some host, else the reason to skip. Raises: TaskError."""
+        return self._aside.wait(self._unsupported(task))
+
+    async def _unsupported(self, task: Task) -> str | None:
+        reasons = [await self._why_not(host, task) for host in self._hosts]
+        return None if None in reasons else next(iter(reasons), NO_HOST)
+
+    async def _why_not(self, host: SshHost, task: Task) -> str | None:
+        try:
+            far = await self._far(host)
+            answer = await far.call("unsupported", task=task, digest=await far.context(task))
+        except SandboxError as error:
+            return str(error)
+        return answer["reason"] and str(answer["reason"])
+
+    def fingerprint(self, task: Task) -> str:  # noqa: ARG002 - what is installed where, the far side knows
+        """Name the hosts."""
+        return f"ssh-{key_of(Path(self.place))}"
+
+    async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
+        """Install on every host that can be used, where it is not yet; a sandbox gets the mounts of its own host.
+
+        Raises: AgentError with the end of the log.
+        """
+        name = key_of(Path(repr((installation.name, installation.version, installation.script))))
+        self._asked[name] = (installation, task, log)
+        await self._aside.run(self._install_everywhere(name))
+        return (Mount(Path(_INSTALLED, name), "/", there=True),)
+
+    async def _install_everywhere(self, name: str) -> None:
+        found = await self._connected()
+        usable = [host for host, far in found.items() if not isinstance(far, BenchflowError)]
+        if not usable:
+            raise next(far for far in found.values() if isinstance(far, BenchflowError))
+        await asyncio.gather(*(self._installed(host, name) for host in usable))
+
+    async def _installed(self, host: SshHost, name: str) -> tuple[Mount, ...]:
+        known = self._made.get((host, name))
+        if known is None or (known.done() and known.exception() is not None):
+            known = self._made[host, name] = asyncio.ensure_future(self._install(host, name))
+        return await asyncio.shield(known)
+
+    async def _install(self, host: SshHost, name: str) -> tuple[Mount, ...]:
+        installation, task, log = self._asked[name]
+        far = await self._far(host)
+        digest = await far.context(task)
+        try:
+            made = await far.call("install", installation=installation, task=task, digest=digest, key=name)
+        except AgentError as error:
+            answer: dict[str, Any] = error.__dict__.get("answer", {})
+            _keep_log(log, answer)
+            raise AgentError(f"{host}: {str(error).replace(str(answer.get('log_path')), str(log))}") from error
+        _keep_log(log, made)
+        return tuple(Mount(Path(source), target, writable, there=True) for source, target, writable in made["mounts"])
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """Make a sandbox on the host with the most room; wait for a slot where all are taken."""
+        if not self._hosts:
+            raise UnsupportedError(NO_HOST)
+        return await self._aside.run(self._create(spec))
+
+    async def _create(self, spec: SandboxSpec) -> Sandbox:
+        reasons = {host: await self._why_not(host, spec.task) for host in self._hosts}
+        fit = {host: await self._far(host) for host, reason in reasons.items() if reason is None}
+        if not fit:
+            raise SandboxError(next(reason for reason in reasons.values() if reason))
+        host, slot = await take_slot(lambda: [(each, far.slots) for each, far in fit.items() if far.lost is None])
+        sandbox = FarSandbox(spec, fit[host], self._aside, slot)
+        try:
+            mounts: list[Mount] = []
+            for each in spec.mounts:
+                asked = each.there and each.source.parent == Path(_INSTALLED)
+                mounts += await self._installed(host, each.source.name) if asked else [each]
+            await sandbox.prepare(tuple(mounts))
+        except BaseException:
+            await asyncio.shield(sandbox.stop())
+            raise
+        return sandbox
+
+    def reap(self, scratch: Path, place: str) -> bool:
+        """End what a killed process left on the hosts of `place`; False: a host does not tell."""
+        if importlib.util.find_spec("paramiko") is None:
+            return False
+        from pytest_benchflow.sandboxes._far import reap
+
+        try:
+            return min([reap(host, key_of(scratch)) for host in read_hosts(place.split(","))])
+        except BenchflowError:
+            return False
+
+    async def remains(self) -> list[Remain]:
+        """Return nothing: a far side ends by itself, with all it made, when its host stays away."""
+        return []
+
+    async def discard(self, name: str) -> None:
+        """Remove nothing. Raises: SandboxError."""
+        raise SandboxError(f"{name} is not of an SSH host; those keep nothing")
+
+    async def close(self) -> None:
+        """End the far sides and let go of the connections; safe to call twice, and to go on after."""
+        await self._aside.run(self._close())
+
+    async def _close(self) -> None:
+        fars, self._fars = self._fars, {}
+        self._made.clear()
+        for starting in fars.values():
+            try:
+                far = await starting
+            except BenchflowError:
+                continue
+            await far.close()
+
+
+async def _start(host: SshHost) -> Far:
+    # Imported here: paramiko costs a third of a second.
+    from pytest_benchflow.sandboxes._far import Far
+    from pytest_benchflow.sandboxes._ssh_connect import connect
+
+    client = await asyncio.to_thread(connect, host)
+    try:
+        return await Far.start(host, client)
+    except BaseException:
+        client.close()
+        raise
+
+
+def _keep_log(log: Path, answer: dict[str, Any]) -> None:
+    if answer.get("log") is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(str(answer["log"]), "utf-8", errors="replace")
+
+
+backend = SshBackend()

@@ -1,0 +1,136 @@
+"""An SSH server of the tests' own: its own keys, on a loopback port, and a home directory for whoever logs in there."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_START_SEC = 20.0
+
+
+def why_no_sshd() -> str | None:
+    """Return why this machine cannot run a server for tests, None when it can."""
+    if sys.platform != "linux" or os.getuid() != 0:
+        return "an SSH server for tests needs Linux and root"
+    return None if _find("sshd") else "sshd is not installed; apt-get install openssh-server"
+
+
+def _find(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+class Sshd:
+    """A server, and the HOME of a client that knows it and may log in: `home`, and `far_home` of those who did."""
+
+    def __init__(self, place: Path, *options: str) -> None:
+        self.place = place
+        self.home, self.far_home = place / "home", place / "far"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.user = getpass.getuser()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        for directory in (self.home / ".ssh", self.far_home):
+            directory.mkdir(mode=0o700, parents=True)
+        self.key = self.home / ".ssh" / "id_ed25519"
+        self.make_key(self.key)
+        self.make_key(place / "host")
+        shutil.copy(self.key.with_suffix(".pub"), place / "authorized")
+        self.be_known()
+
+    @property
+    def address(self) -> str:
+        """Return it as --benchflow-ssh-host takes it."""
+        return f"{self.user}@127.0.0.1:{self.port}"
+
+    def make_key(self, path: Path) -> None:
+        """Make a key pair, anew where there was one."""
+        path.unlink(missing_ok=True)
+        command = [_find("ssh-keygen") or "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+    def be_known(self) -> None:
+        """Let the client know the host's present key."""
+        kind, key = (self.place / "host.pub").read_text().split()[:2]
+        (self.home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {kind} {key}\n")
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        lines = [
+            "ListenAddress 127.0.0.1",
+            f"Port {self.port}",
+            f"HostKey {self.place}/host",
+            f"AuthorizedKeysFile {self.place}/authorized",
+            f"PidFile {self.place}/pid",
+            "UsePAM no",
+            "StrictModes no",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "MaxStartups 100",
+            f"SetEnv HOME={self.far_home} BENCHFLOW_CACHE_DIR={self.far_home}/cache TMPDIR={self.far_home}/tmp",
+            *self._options,
+        ]
+        (self.far_home / "tmp").mkdir(exist_ok=True)
+        (self.place / "config").write_text("\n".join(lines) + "\n")
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        command = [_find("sshd") or "sshd", "-D", "-e", "-f", str(self.place / "config")]
+        with (self.place / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        until = time.monotonic() + _START_SEC
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                if connection.recv(4) == b"SSH-":
+                    return
+            time.sleep(0.02)
+        raise AssertionError(f"sshd does not answer: {(self.place / 'log').read_text()[-500:]}")
+
+    def cut(self) -> None:
+        """End the connections there are, and let new ones come."""
+        for pid in self._sessions():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _sessions(self) -> list[int]:
+        """Return the server's own processes that serve a connection, as SIGKILL leaves what they started alive."""
+        assert self._process is not None
+        return [pid for pid in _children(self._process.pid) if b"sshd" in _command(pid)]
+
+    def stop(self) -> None:
+        """Stop it, and end every connection."""
+        if self._process is None:
+            return
+        self.cut()
+        process, self._process = self._process, None
+        process.terminate()
+        process.wait(20)
+
+    def sessions(self) -> list[Path]:
+        """Return the directories of sandbox sessions on the far side."""
+        return [path for path in self.far_home.glob("tmp/pytest-benchflow-far-*/*") if path.is_dir()]
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                    found.append(int(entry.name))
+    return found
+
+
+def _command(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""

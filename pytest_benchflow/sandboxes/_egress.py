@@ -1,4 +1,4 @@
-"""Be the way out of a sandbox with a public network: an HTTP proxy, on the host, for one phase.
+"""Be the way out of a sandbox to the internet, or to some hosts of it: an HTTP proxy, on the host, for one phase.
 
 Names are resolved here and the address that was looked at is the one connected to, so that no name leads back to this
 machine. Where the host has a proxy of its own, that one resolves what the host cannot.
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from pytest_benchflow.sandboxes._addresses import why_refused
+from pytest_benchflow.sandboxes._allowlist import why_not_listed
 from pytest_benchflow.sandboxes._hostproxy import find_host_proxy
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ _DROPPED = frozenset(
 # A network that looks into TLS is trusted by the host's own list only, which pip, uv and node do not read unasked.
 _TRUST_FILES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 _TRUST_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
+
+WITH_EGRESS = ("public", "allowlist")  # the networks that lead through one
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -108,17 +111,22 @@ def look_up(host: str) -> list[Address]:
 
 
 class Egress:
-    """Serves one listening socket from its making until `close`; `resolve` runs in a thread."""
+    """Serves one listening socket from its making until `close`; `resolve` runs in a thread.
+
+    With `hosts` it leads to these alone, and to no address that is this machine's own either.
+    """
 
     def __init__(
         self,
         listener: socket.socket,
         *,
+        hosts: Sequence[str] | None = None,
         resolve: Callable[[str], Sequence[Address]] | None = None,
         refuse: Callable[[Address], str | None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
+        self._hosts = hosts
         self._resolve = resolve or look_up
         self._refuse = refuse or why_refused
         # Its own threads: a name that takes long to resolve must not hold up the copies of other rollouts.
@@ -193,6 +201,9 @@ class Egress:
 
     async def _connect(self, request: _Request) -> tuple[Stream, HostProxy | None]:
         """Return a connection to where the request goes, and the host's proxy if it leads through one."""
+        # By its name and before anything is resolved: a question to a name server says something, too.
+        if self._hosts is not None and (reason := why_not_listed(request.host, self._hosts)):
+            raise _RefusalError(403, reason)
         try:
             proxy = find_host_proxy("https" if request.is_tunnel else "http", request.host)
         except ValueError as error:

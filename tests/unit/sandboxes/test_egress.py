@@ -13,6 +13,7 @@ import pytest
 
 from pytest_benchflow.sandboxes import _egress
 from pytest_benchflow.sandboxes._addresses import is_own, why_refused
+from pytest_benchflow.sandboxes._allowlist import why_not_listed
 from pytest_benchflow.sandboxes._egress import Egress
 from pytest_benchflow.sandboxes._hostproxy import find_host_proxy
 
@@ -432,3 +433,83 @@ def test_more_connections_than_its_share_wait_for_their_turn(monkeypatch: pytest
 
     assert asyncio.run(crowd()) == [b"HTTP/1.1 204 No Content\r\n\r\n"] * 12
     assert most <= 2
+
+
+LISTED = ("pypi.test", "*.files.test", "10.1.2.3")
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        pytest.param("pypi.test", True, id="a-name"),
+        pytest.param("PyPI.Test.", True, id="a-name-spelled-otherwise"),
+        pytest.param("a.files.test", True, id="below-a-name"),
+        pytest.param("b.a.files.test", True, id="far-below-a-name"),
+        pytest.param("files.test", False, id="the-name-that-others-are-below"),
+        pytest.param("evilfiles.test", False, id="a-name-that-ends-alike"),
+        pytest.param("a.files.test.evil.test", False, id="a-name-that-begins-alike"),
+        pytest.param("www.pypi.test", False, id="below-a-name-that-stands-alone"),
+        pytest.param("other.test", False, id="another-name"),
+        pytest.param("10.1.2.3", True, id="an-address-that-is-named"),
+        pytest.param("10.1.2.4", False, id="another-address"),
+        pytest.param("167838211", False, id="an-address-as-one-number"),
+        pytest.param("0x0a.1.2.3", False, id="an-address-spelled-otherwise"),
+        pytest.param("::ffff:10.1.2.3", False, id="an-address-in-another"),
+    ],
+)
+def test_only_hosts_that_are_named_are_allowed(host: str, allowed: bool) -> None:
+    reason = why_not_listed(host, LISTED)
+    assert (reason is None) is allowed
+    if reason:
+        assert reason.startswith(f"{host} is ")
+        assert reason.endswith("pypi.test, *.files.test, 10.1.2.3")
+
+
+def test_no_wildcard_stands_for_addresses() -> None:
+    assert why_not_listed("10.1.2.3", ["*.2.3"])
+    assert why_not_listed("a.2.3", ["*.2.3"]) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "CONNECT {host}:{port} HTTP/1.1\r\nHost: pypi.test\r\n\r\n",
+        "GET http://{host}:{port}/ HTTP/1.1\r\nHost: pypi.test\r\n\r\n",
+    ],
+    ids=["tunnel", "request"],
+)
+def test_a_list_of_hosts_leads_to_these_alone(form: str) -> None:
+    asked: list[str] = []
+
+    def resolve(host: str) -> Sequence[Address]:
+        asked.append(host)
+        return [V4]
+
+    async def call() -> tuple[bytes, bytes]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        made = Egress(listener, hosts=("pypi.test",), resolve=resolve, refuse=lambda _: None)
+        async with remote(Recorder()) as there:
+            port = listener.getsockname()[1]
+            first = form.format(host="pypi.test", port=there).encode()
+            if first.startswith(b"CONNECT"):
+                first += b"GET / HTTP/1.1\r\nHost: pypi.test\r\n\r\n"
+            answers = await ask(port, first), await ask(port, form.format(host="other.test", port=there).encode())
+            await made.close()
+            return answers
+
+    allowed, refused = asyncio.run(call())
+    assert allowed.startswith(b"HTTP/1.1 200")
+    assert allowed.endswith(b"well")
+    assert refused.startswith(b"HTTP/1.1 403 other.test is none of the hosts that the task allows: pypi.test\r\n")
+    assert asked == ["pypi.test"]
+
+
+def test_a_listed_name_does_not_lead_back_to_this_machine() -> None:
+    async def call() -> bytes:
+        listener = socket.create_server(("127.0.0.1", 0))
+        made = Egress(listener, hosts=("rebound.test",), resolve=lambda _host: [V4])
+        answer = await ask(listener.getsockname()[1], b"CONNECT rebound.test:443 HTTP/1.1\r\n\r\n")
+        await made.close()
+        return answer
+
+    assert asyncio.run(call()).startswith(b"HTTP/1.1 403 rebound.test cannot be reached from a sandbox: 127.0.0.1 is")

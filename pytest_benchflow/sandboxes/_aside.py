@@ -38,11 +38,14 @@ class Aside:
             tasks.append(task)
             task.add_done_callback(lambda finished: _transfer(finished, done))
 
+        def stop() -> None:
+            tasks[0].cancel()
+
         loop.call_soon_threadsafe(start)
         try:
             return await asyncio.shield(waiting := asyncio.wrap_future(done))
         except asyncio.CancelledError:
-            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+            loop.call_soon_threadsafe(stop)
             await asyncio.wait([waiting])
             if not waiting.cancelled():
                 waiting.exception()

@@ -49,7 +49,7 @@ class Far:
         self.reconnected = 0
         self._client = client
         self._session = secrets.token_hex(8)
-        self._link = Link(lambda data: self._frames.feed(data))
+        self._link = Link(self._deliver)
         self._frames = Frames(self._link.send, self._accept)
         self._pipe: SshPipe | None = None
         self._head: bytearray | None = None
@@ -117,6 +117,9 @@ class Far:
             self._link.attach(self._pipe.write, int(facts["received"]))
             self._greeted.set_result(facts)
             self._take(rest)
+
+    def _deliver(self, data: bytes) -> None:
+        self._frames.feed(data)
 
     def _take(self, data: bytes) -> None:
         try:

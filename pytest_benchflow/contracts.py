@@ -82,6 +82,7 @@ class SandboxSpec:
     scratch: Path  # a directory of this rollout's own; the backend may put anything there
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    agent: str = ""  # who will work in it, as the user named it; some need a way of their own into it
     lifetime_sec: float | None = None  # it is not needed for longer, with room to spare; None: nobody knows
 
 
@@ -272,6 +273,7 @@ class ModelRequest:
     path: str  # with the query string, as the agent sent it
     headers: Mapping[str, str]
     body: bytes
+    model: str | None = None  # as the body names it, where whoever made this has looked
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ _HOST = re.compile(r"https?://[^/?]*")
 _AZURE = re.compile(r"(?:/v1)?/openai(?:/deployments/[^/]+(?=/)|(?=/responses)|(?=/v1/))")
 
 
+@lru_cache(maxsize=256)
 def dialect_for(path: str) -> Dialect | None:
     """Return the format of a request path, query or not, or None when it is nobody's."""
     plain = path.partition("?")[0]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
+
+from pytest_benchflow.records.jsontext import loads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_MODEL_IN_BODY = re.compile(rb'"model"\s*:\s*("(?:[^"\\]|\\.)*")')
 _MODEL_IN_PATH = re.compile(r"/([^/:?]+)(?=:\w+(?:\?|\Z))")
 
 # Knobs by which a client of a LiteLLM-like server redirects a call, multiplies it or fakes its answer.
@@ -90,11 +94,12 @@ def is_control(name: str) -> bool:
 
 def request_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return what may go upstream of an agent's headers."""
-    return {
-        name: value
-        for name, value in headers.items()
-        if name.lower() not in _HEADERS_KEPT_BACK and not is_control(name.replace("-", "_")) and not is_control(name)
-    }
+    return {name: value for name, value in headers.items() if not _kept_back(name)}
+
+
+@lru_cache(1024)
+def _kept_back(name: str) -> bool:
+    return name.lower() in _HEADERS_KEPT_BACK or is_control(name.replace("-", "_")) or is_control(name)
 
 
 def answer_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -125,6 +130,17 @@ def with_path_model(path: str, model: str) -> str:
 def body_controls(body: Any) -> list[str]:
     """Return the names of the controls at the top level of a request body."""
     return [name for name in body if is_control(name)] if isinstance(body, dict) else []
+
+
+def with_model(raw: bytes, body: Mapping[str, Any], model: str) -> bytes:
+    """Return a request that names another model, every other byte as it was; `body` is its JSON value."""
+    wanted = {**body, "model": model}
+    # The first is nearly always the one: what else is named so lies in a tool's definition or its arguments.
+    for place in _MODEL_IN_BODY.finditer(raw):
+        changed = raw[: place.start(1)] + json.dumps(model).encode() + raw[place.end(1) :]
+        if loads(changed) == wanted:
+            return changed
+    return edit(raw, replace={"model": model})
 
 
 def edit(raw: bytes, *, drop: Iterable[str] = (), replace: Mapping[str, Any] | None = None) -> bytes:

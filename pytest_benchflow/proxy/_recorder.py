@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ class Exchange:
     path: str
     timestamp: str = field(default_factory=now)
     begun: float = field(default_factory=time.monotonic)
-    request: bytes = b""  # the JSON text of the line's request
+    request: tuple[bytes, ...] = ()  # the JSON text of the line's request, in parts
     status: int | None = None
     answered_at: str | None = None
     answer: bytes = b"null"  # the JSON text of the response's body
@@ -64,7 +63,7 @@ class Recorder:
         self._pending = Journal(rundir.llm_pending)
         self._open: dict[str, Exchange] = {}
         self._latest: Exchange | None = None
-        self._backlog: list[bytes] = []
+        self._backlog: list[tuple[bytes, ...]] = []  # lines in parts
 
     @property
     def recorded(self) -> int:
@@ -107,9 +106,9 @@ class Recorder:
         return later.begun > exchange.gone_at - _SLACK_SEC
 
     def _note_pending(self, exchange: Exchange) -> None:
-        line = b'{"request":' + exchange.request + b',"metadata":' + dumps({"started_seq": exchange.seq}) + b"}"
+        metadata = dumps({"started_seq": exchange.seq})
         try:
-            self._pending.append_line(line)
+            self._pending.append_line(b'{"request":', *exchange.request, b',"metadata":', metadata, b"}")
         except OSError as error:
             self._warn(f"{self._pending.path.name} could not be written: {error.strerror or error}")
 
@@ -124,10 +123,10 @@ class Recorder:
         answer = self._redactor.json(exchange.answer)
         error = self._redactor.value(exchange.error)
         self._count_redactions(exchange, before)
-        response = b"null"
+        response: tuple[bytes, ...] = (b"null",)
         if exchange.status is not None:
             head = {"status_code": exchange.status, "timestamp": exchange.answered_at}
-            response = dumps(head)[:-1] + b',"body":' + answer + b"}"
+            response = (dumps(head)[:-1], b',"body":', answer, b"}")
         tail = {
             "error": error,
             "duration_ms": round((time.monotonic() - exchange.begun) * 1000, 3),
@@ -138,7 +137,8 @@ class Recorder:
                 **exchange.metadata,
             },
         }
-        self._backlog.append(b'{"request":' + exchange.request + b',"response":' + response + b"," + dumps(tail)[1:])
+        line = (b'{"request":', *exchange.request, b',"response":', *response, b",", dumps(tail)[1:])
+        self._backlog.append(line)
         self._flush()
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Recorder:
             "path": exchange.path,
         }
         recorded = self._redactor.json(body)
-        exchange.request = dumps(head)[:-1] + b',"body":' + recorded + b"}"
+        exchange.request = (dumps(head)[:-1], b',"body":', recorded, b"}")
         self._count_redactions(exchange, before)
         return recorded
 
@@ -173,7 +173,7 @@ class Recorder:
         for _ in range(2):
             try:
                 while self._backlog:
-                    self._journal.append_line(self._backlog[0])
+                    self._journal.append_line(*self._backlog[0])
                     del self._backlog[0]
                 break
             except OSError as error:
@@ -183,9 +183,7 @@ class Recorder:
 
     def _forget_pending(self) -> None:
         try:
-            os.truncate(self._pending.path, 0)
-        except FileNotFoundError:
-            return
+            self._pending.empty()
         except OSError as error:
             self._warn(f"{self._pending.path.name} could not be emptied: {error.strerror or error}")
 

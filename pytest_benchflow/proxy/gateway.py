@@ -250,7 +250,14 @@ class GatewayEndpoint:
         exchange.stream = streamed is not None
         # A recording holds no secret, so a request is compared with it, and shown, as it would be recorded.
         body_sent = recorded if self._upstream.replays else raw
-        forwarded = ModelRequest(request.method, path, _controls.request_headers(request.headers), body_sent)
+        named = body.get("model")
+        forwarded = ModelRequest(
+            request.method,
+            path,
+            _controls.request_headers(request.headers),
+            body_sent,
+            named if isinstance(named, str) else None,
+        )
         return await self._forward(exchange, request, forwarded, dialect, streamed)
 
     async def _forward(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from yarl import URL
@@ -48,14 +48,14 @@ class HttpUpstream:
         """Send and return when the status is known. Raises: ProviderError."""
         headers = {**request.headers, "Accept-Encoding": "identity", **self._credential(request.path)}
         path, body = request.path, request.body
-        if _controls.path_model(path) is None:
-            body = self._named(body)
-        else:
+        if _controls.path_model(path) is not None:
             path = _controls.with_path_model(path, quote(self._model, safe=""))
+        elif request.model != self._model:
+            body = self._named(body)
         url = URL(self._placed(path), encoded=True)
         try:
             answer = await self._opened().request(
-                request.method, url, data=io.BytesIO(body), headers=headers, allow_redirects=False
+                request.method, url, data=_Whole(body), headers=headers, allow_redirects=False
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ProviderError(f"{self._host}: {_said(error)}") from error
@@ -81,7 +81,8 @@ class HttpUpstream:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, socket_factory=_lasting_socket),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-                trust_env=True,
+                # Not trust_env: a password of the user's .netrc would go where the key belongs.
+                proxy=_forward_proxy(self._base_url),
                 max_line_size=_LONGEST_LINE,
                 max_field_size=_LONGEST_LINE,
                 skip_auto_headers=("User-Agent", "Content-Type"),
@@ -112,7 +113,7 @@ class HttpUpstream:
             return raw
         if not isinstance(body, dict) or body.get("model") == self._model:
             return raw
-        return _controls.edit(raw, replace={"model": self._model})
+        return _controls.with_model(raw, body, self._model)
 
     async def _chunks(self, answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         try:
@@ -123,6 +124,23 @@ class HttpUpstream:
         finally:
             # A connection given up in the middle of an answer cannot be used again.
             answer.close() if not answer.content.at_eof() else answer.release()
+
+
+class _Whole(aiohttp.BytesPayload):
+    """A body of any size that is in memory already, handed to the connection in one go."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(b"")
+        self._value = body
+        self._size = len(body)
+
+
+def _forward_proxy(base_url: str) -> str | None:
+    """Return the HTTP proxy that the environment names for a provider, None for none."""
+    parts = urlsplit(base_url)
+    if not parts.hostname or proxy_bypass(parts.hostname):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def _lasting_socket(address: aiohttp.AddrInfoType) -> socket.socket:

@@ -34,14 +34,20 @@ class Journal:
         """Write one record. Raises: OSError when the disk does; a part-written line is cut off again."""
         self.append_line(dumps(self._prepare(record) if self._prepare else record))
 
-    def append_line(self, line: bytes) -> None:
-        """Write one line that is already JSON without a newline."""
+    def append_line(self, *parts: bytes) -> None:
+        """Write one line that is already JSON without a newline, whole or in parts."""
         with self._lock:
             if self._fd is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            self._write_whole(self._fd, memoryview(line + b"\n"))
+            self._write_whole(self._fd, (*parts, b"\n"))
             self.count += 1
+
+    def empty(self) -> None:
+        """Take all lines out of the file. Raises: OSError."""
+        with self._lock:
+            if self._fd is not None:
+                os.ftruncate(self._fd, 0)
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
@@ -51,11 +57,14 @@ class Journal:
                 self._fd = None
 
     @staticmethod
-    def _write_whole(fd: int, data: memoryview) -> None:
+    def _write_whole(fd: int, parts: tuple[bytes, ...]) -> None:
         start = os.fstat(fd).st_size
         try:
-            while data:
-                data = data[os.write(fd, data) :]
+            written = os.writev(fd, parts)
+            # Joined only where it has to be: a body may be large.
+            rest = memoryview(b"".join(parts))[written:] if written < sum(map(len, parts)) else memoryview(b"")
+            while rest:
+                rest = rest[os.write(fd, rest) :]
         except OSError:
             os.ftruncate(fd, start)
             raise

@@ -22,6 +22,8 @@ MARK = "[REDACTED]"
 _REMEMBER_FROM = 4096
 _REMEMBER_TO = 16 * 1024 * 1024
 _STEP = 1024
+# So much in common is enough: the rest is scanned sooner than another text is compared.
+_NEARLY_ALL = 0.9
 _BACKSLASH = 0x5C
 
 # A shorter value is too likely to be a word: taking it out everywhere would destroy the record.
@@ -141,9 +143,7 @@ class Redactor:
 
         What a text shares with one seen just before, as a growing conversation does, is not scanned again.
         """
-        known = max(
-            (_shared(raw, text, edits) for text, edits in self._texts), key=lambda each: each.size, default=None
-        )
+        known = self._nearest(raw) if len(raw) >= _REMEMBER_FROM else None
         start, end = (known.start, known.end) if known else (0, len(raw))
         edits = [*(known.before if known else ()), *self._edits(raw, start, end), *(known.after if known else ())]
         if _REMEMBER_FROM <= len(raw) <= _REMEMBER_TO:
@@ -157,6 +157,17 @@ class Redactor:
             done = edit.end
             self.count += edit.count
         return b"".join((*parts, raw[done:]))
+
+    def _nearest(self, raw: bytes) -> _Shared | None:
+        """Return what a text shares with the one of those remembered that it shares most with."""
+        best: _Shared | None = None
+        for text, edits in reversed(self._texts):
+            shared = _shared(raw, text, edits)
+            if best is None or shared.size > best.size:
+                best = shared
+            if best.size > len(raw) * _NEARLY_ALL:
+                break
+        return best
 
     def _edits(self, raw: bytes, start: int, end: int) -> Iterator[_Edit]:
         """Yield what to replace in a part of JSON text that begins and ends between strings."""
@@ -216,12 +227,14 @@ def _shared(raw: bytes, known: bytes, edits: list[_Edit]) -> _Shared:
     start = _common_start(raw, known)
     most = min(len(raw), len(known)) - start
     same = 0
-    step = _STEP
-    while (
-        same + step <= most
-        and raw[len(raw) - same - step : len(raw) - same] == (known[len(known) - same - step : len(known) - same])
-    ):
-        same += step
+    step = 64 * _STEP
+    while step >= _STEP:
+        while (
+            same + step <= most
+            and raw[len(raw) - same - step : len(raw) - same] == (known[len(known) - same - step : len(known) - same])
+        ):
+            same += step
+        step //= 4
     shift = len(raw) - len(known)
     start = max(_string_start(raw, start) - 1, 0)
     start = min([start, *(edit.start for edit in edits if edit.start < start < edit.end)])

@@ -74,6 +74,16 @@ OPTIONS: tuple[Option, ...] = (
         "seconds an agent may be silent with no model call open (default: off)",
         metavar="SEC",
     ),
+    Option(
+        "model-timeout",
+        "float",
+        None,
+        "seconds a model may take for one answer (default: what is left of the agent's)",
+        metavar="SEC",
+    ),
+    Option(
+        "skip-key-check", "bool", False, "do not try each model's key with an empty request before the first rollout"
+    ),
     Option("skills", "str", "default", "whether agents get the skills a task ships", SKILL_MODES),
     Option("gate", "str", "health", "what makes a rollout item pass: a healthy rollout, or a full reward too", GATES),
     Option("keep-sandbox", "bool", False, "leave each sandbox's files in place for inspection and print where"),
@@ -144,17 +154,19 @@ class Settings:
     agents: tuple[str, ...] = ("baseline",)
     models: tuple[str, ...] = ("replay",)
     sandbox: str = "local"
+    ssh_hosts: tuple[str, ...] = ()
     jobs_dir: Path = Path("jobs")
     job_name: str = ""
     trials: int = 1
     agent_timeout: float | None = None
     idle_timeout: float | None = None
+    model_timeout: float | None = None
+    skip_key_check: bool = False
     skills: str = "default"
     gate: str = "health"
     keep_sandbox: bool = False
     agent_env: tuple[str, ...] = ()
     reasoning_effort: str | None = None
-    ssh_hosts: tuple[str, ...] = ()
     price: tuple[str, ...] = ()
     prices: str | None = None
     max_cost: float | None = None
@@ -193,7 +205,7 @@ def read_settings(
     given = {option.name: spelling(option) for option in OPTIONS}
     if raw["trials"] < 1:
         raise UsageError(f"{given['trials']} is {raw['trials']}; it takes a whole number of at least 1")
-    for name in ("agent-timeout", "idle-timeout"):
+    for name in ("agent-timeout", "idle-timeout", "model-timeout"):
         if raw[name] is not None and not 0 < raw[name] < float("inf"):
             raise UsageError(f"{given[name]} is {raw[name]}; it takes a number of seconds above 0")
     if raw["max-cost"] is not None and not 0 < raw["max-cost"] < float("inf"):
@@ -210,11 +222,14 @@ def read_settings(
         agents=raw["agent"] or ("baseline",),
         models=raw["model"] or ("replay",),
         sandbox=raw["sandbox"],
+        ssh_hosts=raw["ssh-host"],
         jobs_dir=root / raw["jobs-dir"],
         job_name=raw["job-name"],
         trials=raw["trials"],
         agent_timeout=raw["agent-timeout"],
         idle_timeout=raw["idle-timeout"],
+        model_timeout=raw["model-timeout"],
+        skip_key_check=raw["skip-key-check"],
         skills=raw["skills"],
         gate=raw["gate"],
         keep_sandbox=raw["keep-sandbox"],
@@ -222,7 +237,6 @@ def read_settings(
         reasoning_effort=raw["reasoning-effort"],
         price=raw["price"],
         prices=raw["prices"],
-        ssh_hosts=raw["ssh-host"],
         max_cost=raw["max-cost"],
         replay_strict=raw["replay-strict"],
         record=raw["record"],

@@ -37,6 +37,7 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
         "agent_version": cell.agent.version,
         "agent_manifest": _manifest(cell.agent.name),
         "model": cell.model,
+        "route": cell.route.as_json() if cell.route else None,
         "price": config.prices.as_json(cell.model) if cell.paid else None,
         "reasoning_effort": config.reasoning_effort,
         "skill_mode": cell.skill_mode,

@@ -156,7 +156,15 @@ def _route(config: RolloutConfig, task: Task, agent: Agent, mode: str) -> Route:
     # Imported here: a session of agents that call no model never loads the proxy.
     from pytest_benchflow.proxy.routes import route
 
-    return route(config.model, task=task, agent_name=agent.name, replay_strict=config.replay_strict, skill_mode=mode)
+    return route(
+        config.model,
+        task=task,
+        agent_name=agent.name,
+        replay_strict=config.replay_strict,
+        skill_mode=mode,
+        dialect=agent.api_dialect,
+        timeout=config.model_timeout,
+    )
 
 
 def _check_required(config: RolloutConfig, environment: Mapping[str, str]) -> None:

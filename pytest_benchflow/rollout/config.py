@@ -65,6 +65,7 @@ class RolloutConfig:
     job_name: str = ""
     agent_timeout: float | None = None
     idle_timeout: float | None = None
+    model_timeout: float | None = None
     reasoning_effort: str | None = None
     keep_sandbox: bool = False
     agent_env: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class RolloutConfig:
             raise UsageError(f"trial is {self.trial}; trials count from 1")
         if self.skills not in ("default", "with", "without"):
             raise UsageError(f"skills is {self.skills!r}; it takes default, with or without")
-        for name in ("agent_timeout", "idle_timeout"):
+        for name in ("agent_timeout", "idle_timeout", "model_timeout"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"{name} is {value}; it takes a number of seconds above 0")

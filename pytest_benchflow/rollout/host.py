@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.contracts import Backend
     from pytest_benchflow.proxy.gateway import Gateway
+    from pytest_benchflow.proxy.litellm import Translation
 
 
 class Host:
@@ -23,6 +24,7 @@ class Host:
         self.session_id = session_id or secrets.token_hex(8)
         self.scratch = ScratchBase()
         self._gateway: Gateway | None = None
+        self._translation: Translation | None = None
         self._ledger: Ledger | None = None
         self._backends: dict[int, Backend] = {}
 
@@ -36,6 +38,8 @@ class Host:
     ) -> None:
         if self._gateway is not None:
             await self._gateway.close()
+        if self._translation is not None:
+            await self._translation.close()
         for backend in self._backends.values():
             await backend.close()
         if self._ledger is not None:
@@ -53,6 +57,14 @@ class Host:
 
             self._gateway = Gateway()
         return self._gateway
+
+    def translation(self) -> Translation:
+        """Return this process's share in the session's LiteLLM process, which starts when it is first needed."""
+        if self._translation is None:
+            from pytest_benchflow.proxy.litellm import Translation
+
+            self._translation = Translation(self.session_id)
+        return self._translation
 
     @property
     def ledger(self) -> Ledger:

@@ -18,10 +18,12 @@ _SPARE_FACTOR = 1.1
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """Seconds for each part of one step. The gateway and its upstream have none: the agent's limit ends them."""
+    """Seconds for each part of one step; what lies around another part is never shorter than it."""
 
     agent: float
     llm_client: float  # what the agent is told to wait for a model: never less than its own limit
+    upstream: float | None  # for one answer, from the gateway; None: the agent's limit ends it
+    litellm: float | None  # the same, where LiteLLM asks
     idle: float | None
     setup: float
     verifier: float
@@ -36,7 +38,9 @@ def time_limits(config: RolloutConfig, task: Task, step: Step) -> TimeLimits:
     agent = config.agent_timeout or step.agent.timeout_sec or DEFAULT_AGENT_SEC
     return TimeLimits(
         agent=agent,
-        llm_client=agent,
+        llm_client=max(agent, config.model_timeout or 0),
+        upstream=config.model_timeout,
+        litellm=config.model_timeout,
         idle=config.idle_timeout,
         setup=max(_SETUP_SEC, task.environment.build_timeout_sec),
         verifier=step.verifier.timeout_sec,

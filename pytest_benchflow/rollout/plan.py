@@ -31,6 +31,7 @@ def plan(settings: Settings, task: Task, *, distinguish: bool = False) -> list[R
             job_name=settings.job_name,
             agent_timeout=settings.agent_timeout,
             idle_timeout=settings.idle_timeout,
+            model_timeout=settings.model_timeout,
             reasoning_effort=settings.reasoning_effort,
             keep_sandbox=settings.keep_sandbox,
             agent_env=agent_env,

@@ -1,0 +1,145 @@
+"""Turn a request of any wire format into a call of LiteLLM, and its answer back into that format's bytes."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.records.jsontext import dumps, loads
+from pytest_benchflow.records.values import mapping
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+
+# Fields of the formats whose names are also settings of LiteLLM's own; every other such setting is not an agent's.
+_OFFICIAL = frozenset({"metadata"})
+_SETTINGS = frozenset({"timeout", "base_url", "extra_headers", "extra_body", "extra_query", "custom_llm_provider"})
+_CREDENTIALS = ("aws_", "vertex_", "azure_", "litellm_")
+# In these an absent value says something else than a null.
+_NULLS_KEPT = frozenset({"content", "finish_reason", "stop_reason", "stop_sequence"})
+_CONTENT_FIELDS = {"generation_config": "generationConfig", "system_instruction": "systemInstruction"}
+_USAGE = re.compile(rb'"(?:usage|usageMetadata)"\s*:\s*\{')
+_COST = re.compile(rb'"cost"\s*:\s*[0-9]')
+_PASSED = "litellm.proxy.pass_through_endpoints"
+
+
+class _Passed:
+    """What LiteLLM passes streams through to log them: here they are only passed through."""
+
+    @staticmethod
+    async def chunk_processor(*, response: Any, **_told: Any) -> AsyncIterator[bytes]:
+        async for chunk in response.aiter_bytes():
+            yield chunk
+
+    @staticmethod
+    async def route_streaming_logging_to_handler(**_told: Any) -> None:
+        return
+
+    schedule_stream_failure_logging = route_streaming_logging_to_handler
+
+
+def leave_out_proxy() -> None:
+    """Let streams be translated without LiteLLM's proxy, whose log of them takes a web framework; before the import."""
+    for module, name in (
+        ("success_handler", "PassThroughEndpointLogging"),
+        ("streaming_handler", "PassThroughStreamingHandler"),
+    ):
+        made = ModuleType(f"{_PASSED}.{module}")
+        setattr(made, name, _Passed)
+        sys.modules[made.__name__] = made
+
+
+def settle(litellm: Any) -> None:
+    """Switch off all by which LiteLLM repeats, drops, caches or reports calls on its own."""
+    litellm.drop_params = False
+    litellm.modify_params = False
+    litellm.num_retries = 0
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.turn_off_message_logging = True
+    litellm.disable_aiohttp_transport = True  # its calls could not be seen
+    litellm.callbacks = []
+    litellm.cache = None
+    logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
+
+
+def own_settings(known: frozenset[str], body: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a request that would steer LiteLLM rather than the model; `known` are its own."""
+    steering = (known | _SETTINGS) - _OFFICIAL
+    return [name for name in body if name in steering or name.startswith(_CREDENTIALS)]
+
+
+def entry(
+    litellm: Any, dialect: str, body: Mapping[str, Any], *, streamed: bool
+) -> tuple[Callable[..., Awaitable[Any]], dict[str, Any]]:
+    """Return the function of LiteLLM that takes a format, and the request as its arguments."""
+    arguments = {name: value for name, value in body.items() if name != "model"}
+    if dialect == "generateContent":
+        google_genai = importlib.import_module("litellm.google_genai")
+        arguments = {_CONTENT_FIELDS.get(name, name): value for name, value in arguments.items()}
+        arguments["config"] = arguments.pop("generationConfig", None) or {}
+        return (google_genai.agenerate_content_stream if streamed else google_genai.agenerate_content), arguments
+    functions = {"chat": litellm.acompletion, "responses": litellm.aresponses, "messages": litellm.anthropic_messages}
+    return functions[dialect], {**arguments, "stream": streamed}
+
+
+async def events(dialect: str, answer: Any, heard: Callable[[], bytes]) -> AsyncIterator[bytes]:
+    """Yield a streamed answer as the bytes of its format; `heard` returns what the provider has said so far."""
+    async for chunk in answer:
+        if isinstance(chunk, bytes | str):
+            raw = chunk if isinstance(chunk, bytes) else chunk.encode()
+            yield b"".join(_true_lines(raw, heard)) if b'"usage' in raw else raw
+            continue
+        value = true_usage(plain(chunk), heard())
+        kind = value.get("type") if dialect in ("responses", "messages") else None
+        yield (f"event: {kind}\n".encode() if kind else b"") + b"data: " + dumps(value) + b"\n\n"
+    if dialect == "chat":
+        yield b"data: [DONE]\n\n"
+
+
+def plain(value: Any) -> Any:
+    """Return an answer of LiteLLM as JSON values, without the fields that nobody has filled in."""
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json", warnings=False)
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items() if inner is not None or key in _NULLS_KEPT}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def true_usage(value: Any, heard: bytes) -> Any:
+    """Return an answer, or an event of one, without token counts and costs that LiteLLM reckoned by itself."""
+    if not isinstance(value, dict):
+        return value
+    counted, priced = _USAGE.search(heard) or _is_binary(heard), _COST.search(heard)
+    for part in (value, mapping(value.get("response")), mapping(value.get("message"))):
+        for name in ("usage", "usageMetadata"):
+            if isinstance(part.get(name), dict):
+                if not counted:
+                    del part[name]
+                elif not priced:
+                    part[name].pop("cost", None)
+    return value
+
+
+def _is_binary(heard: bytes) -> bool:
+    """Tell whether a stream is Amazon's, whose last event always counts tokens."""
+    return b"inputTokens" in heard
+
+
+def _true_lines(raw: bytes, heard: Callable[[], bytes]) -> Iterator[bytes]:
+    for line in raw.splitlines(keepends=True):
+        if not line.startswith(b"data:") or b'"usage' not in line:
+            yield line
+            continue
+        try:
+            value = loads(line[5:])
+        except ValueError:
+            yield line
+            continue
+        told = dumps(value)
+        true = dumps(true_usage(value, heard()))
+        yield line if true == told else b"data: " + true + line[len(line.rstrip(b"\r\n")) :]

@@ -1,0 +1,147 @@
+"""Send each request the shortest way: as it is where the provider speaks its format, else through LiteLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_benchflow.contracts import ModelRequest, ModelResponse
+from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.errors import ProviderError
+from pytest_benchflow.proxy.http import HttpUpstream
+from pytest_benchflow.proxy.litellm import TranslatedUpstream, Translation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from pytest_benchflow.contracts import Dialect, Upstream
+
+# What Azure's clients put before the path of a format, and in its query; the route has its own.
+_AZURE = re.compile(r"(?:/v1)?/openai(?:/deployments/[^/]+(?=/)|(?=/responses)|(?=/v1/))")
+_API_VERSION = re.compile(r"(?:(?<=\?)|&)api-version=[^&]*&?")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a model is reached; `natives` maps a wire format to the URL below which it is served."""
+
+    model: str  # as the provider names it
+    natives: Mapping[str, str]
+    key: str | None = field(default=None, repr=False)
+    key_source: str | None = None  # the variable it came from
+    key_header: str | None = None
+    query: str = ""
+    litellm_model: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    untranslatable: str | None = None  # why LiteLLM cannot be asked, with what to do
+    timeout: float | None = None  # seconds for one whole answer
+
+
+class RoutedUpstream:
+    """An upstream that chooses the way for each request by its format (`contracts.Upstream`)."""
+
+    replays = False
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.rejected: Callable[[str], None] | None = None  # hears what the provider says when it refuses the key
+        self._ways: dict[str, Upstream] = {}
+        self._translation: Translation | None = None
+        self._own_translation = False
+
+    def use(self, translation: Translation, *, dialect: str | None) -> None:
+        """Share a session's LiteLLM process, and begin to start it where the agent's format will need it."""
+        self._translation = translation
+        if dialect is not None and dialect not in self.way.natives and not self.way.untranslatable:
+            translation.begin()
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        """Send and return when the status is known. Raises: ProviderError."""
+        dialect = dialect_for(request.path)
+        if dialect is None:
+            raise ProviderError(f"no model API has the path {request.path}")
+        upstream = self._ways.get(dialect.name)
+        if upstream is None:
+            upstream = self._ways[dialect.name] = self._made(dialect.name)
+        if dialect.name in self.way.natives:
+            request = self._placed(request)
+        limit = self.way.timeout
+        until = None if limit is None else asyncio.get_running_loop().time() + limit
+        try:
+            async with asyncio.timeout_at(until):
+                answer = await upstream.send(request)
+        except TimeoutError:
+            return _late(dialect, f"the model did not answer within {limit:g} s (--benchflow-model-timeout)")
+        if answer.status == 401 and self.rejected is not None:
+            self.rejected(f"{self.way.key_source} was rejected with 401")
+        if until is None:
+            return answer
+        chunks = _until(answer.chunks, until, f"the answer was not whole after {limit:g} s (--benchflow-model-timeout)")
+        return ModelResponse(answer.status, answer.headers, chunks, answer.metadata)
+
+    async def close(self) -> None:
+        """Close connections; safe to call twice."""
+        for upstream in self._ways.values():
+            await upstream.close()
+        if self._own_translation and self._translation is not None:
+            await self._translation.close()
+
+    def _made(self, dialect: str) -> Upstream:
+        way = self.way
+        if dialect in way.natives:
+            key = None if way.key_header else way.key
+            return HttpUpstream(way.natives[dialect], api_key=key, model=way.model)
+        if way.untranslatable:
+            raise ProviderError(f"{way.model} does not speak the format {dialect}, and {way.untranslatable}")
+        if self._translation is None:
+            self._translation, self._own_translation = Translation(secrets.token_hex(8)), True
+        return TranslatedUpstream(
+            self._translation,
+            way.litellm_model,
+            parameters=way.parameters,
+            environment=way.environment,
+            timeout=way.timeout,
+        )
+
+    def _placed(self, request: ModelRequest) -> ModelRequest:
+        """Return the request with the provider's own path, query and key header."""
+        from dataclasses import replace
+
+        way, path = self.way, request.path
+        if azure := _AZURE.match(path):
+            path = _API_VERSION.sub("", path[azure.end() :]).rstrip("?&")
+        if way.query:
+            path += f"{'&' if '?' in path else '?'}{way.query}"
+        headers = request.headers
+        if way.key_header and way.key:
+            shown = f"Bearer {way.key}" if way.key_header == "Authorization" else way.key
+            headers = {**headers, way.key_header: shown}
+        return replace(request, path=path, headers=headers)
+
+
+def _late(dialect: Dialect, message: str) -> ModelResponse:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield dialect.error_body(504, message, "timeout")
+
+    return ModelResponse(504, {"Content-Type": "application/json"}, chunks(), {"upstream_timeout": message})
+
+
+async def _until(chunks: AsyncIterator[bytes], end: float, message: str) -> AsyncIterator[bytes]:
+    try:
+        while True:
+            try:
+                async with asyncio.timeout_at(end):
+                    chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            yield chunk
+    except TimeoutError:
+        raise ProviderError(message) from None
+    finally:
+        close = getattr(chunks, "aclose", None)
+        if close is not None:
+            await close()

@@ -27,6 +27,7 @@ from pytest_benchflow.sandboxes._files import InsideRoot
 from pytest_benchflow.sandboxes._image import Placed, Run
 from pytest_benchflow.sandboxes._install import locked
 from pytest_benchflow.sandboxes._overlay import Tree, sync_files
+from pytest_benchflow.sandboxes._programs import restore_programs
 from pytest_benchflow.sandboxes._remove import remove_entry
 from pytest_benchflow.settings import cache_dir
 from pytest_benchflow.tasks.task import Environment
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _MARKER = "layer.json"
 _DRAFT = ".draft-"
+_EMPTY = ".empty"
 
 # A build that failed is not tried again by the next rollout of the same session.
 _failed: dict[str, str] = {}
@@ -54,12 +56,22 @@ class Stack:
 
     names: tuple[str, ...]
 
+    def lowers(self, name: str, host: Path | None) -> list[Path]:
+        """Return what `name` is made of from the topmost down: paths relative to the layers, and the host's own."""
+        found = [Path(layer, name) for layer in reversed(self.names) if (layers_dir() / layer / name).is_dir()]
+        return [*found, host] if host else found
+
+    def restore(self, changes: Path) -> None:
+        """Take back what was changed of the programs that a program's start depends on; nothing may be mounted."""
+        for number, part in enumerate(parts()):
+            name = f"p{number}"
+            restore_programs(changes / name, part, [layers_dir() / lower for lower in self.lowers(name, part)])
+
     def trees(self, target: Path, changes: Path | None) -> list[Tree]:
         """Return what shows the layers at `target`; changes go to directories made below `changes`."""
         trees = []
         for place, name, host in ((target, "root", None), *_part_places(target)):
-            lowers = [Path(layer, name) for layer in reversed(self.names) if (layers_dir() / layer / name).is_dir()]
-            lowers += [host] if host else []
+            lowers = self.lowers(name, host)
             upper = work = None
             if changes is not None:
                 upper, work = changes / name, changes / "work" / name
@@ -68,7 +80,7 @@ class Stack:
                 shutil.rmtree(work, ignore_errors=True)  # a second mount over the same changes needs it new
                 work.mkdir(parents=True)
             elif len(lowers) == 1:
-                lowers *= 2  # without an upper one, an overlay wants two
+                lowers.insert(0, Path(_EMPTY))  # without an upper one, an overlay wants two
             trees.append(Tree(place, lowers, upper, work))
         return trees
 
@@ -88,7 +100,7 @@ async def have_layers(image: Image, task: Task, bench: OpenBench) -> Stack:
 
     Raises: SandboxError with the step that failed and the last it said, TaskError for a source that is not there.
     """
-    layers_dir().mkdir(parents=True, exist_ok=True)
+    (layers_dir() / _EMPTY).mkdir(parents=True, exist_ok=True)
     return await _Builder(task, bench).stack(image)
 
 

@@ -16,7 +16,7 @@ from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._accounts import find_account, find_owner
 from pytest_benchflow.sandboxes._buildsteps import STAGES
 from pytest_benchflow.sandboxes._bwrap import Layout, is_root, search_path, why_unavailable
-from pytest_benchflow.sandboxes._egress import Egress, egress_env
+from pytest_benchflow.sandboxes._egress import WITH_EGRESS, Egress, egress_env
 from pytest_benchflow.sandboxes._etc import StartupFiles, name_host, shown_directories, write_etc
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
@@ -76,7 +76,7 @@ class LocalBackend:
     def capabilities(self) -> Capabilities:
         """Return what its sandboxes can do here."""
         limits = frozenset({"memory", "cpus", "processes"} if is_root() else {"memory", "cpus"})
-        return Capabilities(networks=frozenset({"proxy", "public", "none"}), limits=limits, root=is_root())
+        return Capabilities(networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=limits, root=is_root())
 
     async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
         """Return the mounts of an installation, made first where the cache has none. Raises: AgentError."""
@@ -157,7 +157,7 @@ class LocalSandbox:
         self._limits = Limits(spec.task.environment, hostname)
         self.limits: Mapping[str, Any] = self._limits.report
         self._network: Network = "none"
-        self._hosts: tuple[str, ...] = ()
+        self._allowed: tuple[str, ...] | None = None
         self._phase_name: PhaseName = "setup"
         self._phase: Phase | None = None
         self._egress: Egress | None = None
@@ -222,7 +222,7 @@ class LocalSandbox:
         """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
         self._check_alive()
         await self._end_phase()
-        self._network, self._hosts = network, tuple(hosts)
+        self._network, self._allowed = network, tuple(hosts) if network == "allowlist" else None
         self._phase_name = phase
 
     async def _end_phase(self) -> None:
@@ -253,9 +253,9 @@ class LocalSandbox:
             await asyncio.wait([ready])
             raise
         phase = await Phase.start(self._layout.command, log, self._limits.hold)
-        if self._network == "public":
+        if self._network in WITH_EGRESS:
             try:
-                self._egress = Egress(await phase.listen(EGRESS_PORT))
+                self._egress = Egress(await phase.listen(EGRESS_PORT), hosts=self._allowed)
             except BaseException:
                 await asyncio.shield(phase.end())
                 raise
@@ -264,6 +264,10 @@ class LocalSandbox:
     def _make_ready(self) -> None:
         """Put in place what a phase's own start depends on, whatever the phase before left there."""
         try:
+            if self._overlay is not None and self._layered is not None and self._phases > 1:
+                self._overlay.close()
+                self._layered.stack.restore(self._layered.changes)
+                self._lay()
             self._layout.prepare()
             if self._phases > 1:
                 self._startup.restore()
@@ -321,7 +325,7 @@ class LocalSandbox:
             "USER": who.name,
             "LANG": "C.UTF-8",
             "TERM": "xterm-256color",
-            **(egress_env(EGRESS_PORT) if self._network == "public" else {}),
+            **(egress_env(EGRESS_PORT) if self._network in WITH_EGRESS else {}),
             **self._image.env,
             **self._spec.env,
             **(env or {}),

@@ -57,33 +57,12 @@ exit 3
 """
 
 
-class Afar:
-    """One start of a container, whose processes may be on any machine; methods block."""
+class Copies:
+    """Puts files into a container, started or not; methods block."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._engine = engine
         self._name = name
-        state = engine.ask("inspect_container", name)["State"]
-        if not state["Running"]:
-            raise SandboxError("the container ended as it started: its image needs a /bin/sh that runs here")
-        self._started = state["StartedAt"]
-
-    def close(self) -> None:
-        """Let go of nothing: the engine holds it."""
-
-    @property
-    def lives(self) -> bool:
-        """Tell whether this start of the container is still running."""
-        try:
-            state = self._engine.ask("inspect_container", self._name)["State"]
-        except FileNotFoundError:
-            return False
-        return bool(state["Running"]) and state["StartedAt"] == self._started
-
-    def wait_dead(self) -> None:
-        """See that it has ended, as the engine says. Raises: SandboxError."""
-        if self.lives:
-            raise SandboxError("the engine says that the container still runs after SIGKILL")
 
     def copy_in(self, source: Path, target: str) -> None:
         """Copy a file or directory of this machine to `target`. Raises: SandboxError for links that lead out of it."""
@@ -125,6 +104,34 @@ class Afar:
 
     def _is_directory(self, path: str) -> bool:
         return bool((self._stat(f"{path}/.") or 0) & _GO_DIRECTORY)
+
+
+class Afar(Copies):
+    """One start of a container, whose processes may be on any machine; methods block."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        super().__init__(engine, name)
+        state = engine.ask("inspect_container", name)["State"]
+        if not state["Running"]:
+            raise SandboxError("the container ended as it started: its image needs a /bin/sh that runs here")
+        self._started = state["StartedAt"]
+
+    def close(self) -> None:
+        """Let go of nothing: the engine holds it."""
+
+    @property
+    def lives(self) -> bool:
+        """Tell whether this start of the container is still running."""
+        try:
+            state = self._engine.ask("inspect_container", self._name)["State"]
+        except FileNotFoundError:
+            return False
+        return bool(state["Running"]) and state["StartedAt"] == self._started
+
+    def wait_dead(self) -> None:
+        """See that it has ended, as the engine says. Raises: SandboxError."""
+        if self.lives:
+            raise SandboxError("the engine says that the container still runs after SIGKILL")
 
     def is_file(self, path: str) -> bool:
         """Tell whether a file is at `path`; one behind a link counts as none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import re
 import secrets
@@ -18,12 +19,14 @@ from pytest_benchflow.sandboxes._egress import Egress, egress_env
 from pytest_benchflow.sandboxes._inhabited import RUN_VARIABLE, Inhabited
 from pytest_benchflow.sandboxes._relay import Relay, relay_command
 from pytest_benchflow.sandboxes._running import run_to_end
+from pytest_benchflow.sandboxes._services import Services, remove_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pytest_benchflow.contracts import Endpoint, ExecResult, Network, PhaseName, SandboxSpec
+    from pytest_benchflow.sandboxes._compose import Compose
     from pytest_benchflow.sandboxes._engine import Engine
 
 PROXY_PORT = 8000
@@ -87,19 +90,23 @@ class DockerSandbox:
     backend = "docker"
     transport = "docker-stdio"
 
-    def __init__(self, engine: Engine, spec: SandboxSpec, image: Mapping[str, Any]) -> None:
+    def __init__(
+        self, engine: Engine, spec: SandboxSpec, image: Mapping[str, Any], compose: Compose | None = None
+    ) -> None:
         self.id = spec.id
         self._engine = engine
         self._spec = spec
         self._image = str(image["Id"])
         facts = image.get("Config") or {}
         self._image_variables = {str(line).partition("=")[0] for line in facts.get("Env") or ()}
-        self.workdir = workdir_of(spec.task, str(facts.get("WorkingDir") or ""))
+        self._compose = compose
+        asked = compose.main.config.get("WorkingDir") if compose else None
+        self.workdir = asked or workdir_of(spec.task, str(facts.get("WorkingDir") or ""))
         self._name = f"benchflow-{re.sub(r'[^A-Za-z0-9_.-]', '-', spec.id)}-{secrets.token_hex(3)}"
         self._applied: dict[str, Any] = {}
         self.limits: Mapping[str, Any] = self._applied
         self._network: Network = "none"
-        self._hosts: tuple[str, ...] = ()
+        self._allowed: tuple[str, ...] | None = None
         self._inside: Inside | None = None
         self._relays: list[Relay] = []
         self._egress: Egress | None = None
@@ -116,7 +123,10 @@ class DockerSandbox:
         info = await self._engine.call("info")
         self._beside = await asyncio.to_thread(lambda: self._engine.beside)
         config = container_config(self._spec, self._image, self._name, info, self._applied, beside=self._beside)
-        await self._ask("create_container_from_config", config, self._name)
+        if self._compose is None:
+            await self._ask("create_container_from_config", config, self._name)
+        else:
+            await self._prepare_services(self._compose, config)
         await self._in_thread(lambda inside: inside.lay_out(self.workdir))
         if not self._beside:
             for mount in self._spec.mounts:
@@ -125,12 +135,24 @@ class DockerSandbox:
                 if not mount.there:
                     await self.upload(mount.source, mount.target)
 
+    async def _prepare_services(self, compose: Compose, config: dict[str, Any]) -> None:
+        """Start all services but main, then make and start that. Raises: SandboxError."""
+        services = Services(self._engine, self._spec.task, compose, self._name, config["Labels"])
+        await services.start()
+        await self._ask("create_container_from_config", services.for_main(config), self._name)
+        await services.join(compose.main, self._name)
+        await self._running()
+        if compose.main.config.get("Healthcheck"):
+            await services.wait_until(self._name, "the service main", "service_healthy")
+        names = [each.name for each in compose.side]
+        self._applied["services"] = {"asked": names, "applied": "containers on a network of this rollout's own"}
+
     async def enter(self, phase: PhaseName, network: Network, hosts: Sequence[str] = ()) -> None:  # noqa: ARG002 - all phases are alike here
         """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
         self._check_alive()
         if self._touched:
             await self._end_phase()
-        self._network, self._hosts = network, tuple(hosts)
+        self._network, self._allowed = network, tuple(hosts) if network == "allowlist" else None
 
     async def _end_phase(self) -> None:
         async with self._starting:
@@ -203,10 +225,10 @@ class DockerSandbox:
     async def _open_way(self, inside: Inside) -> None:
         """Open the way out of this phase. Raises: SandboxError."""
         if isinstance(inside, Inhabited):
-            self._egress = Egress(await asyncio.to_thread(inside.listen, EGRESS_PORT))
+            self._egress = Egress(await asyncio.to_thread(inside.listen, EGRESS_PORT), hosts=self._allowed)
             return
         door = _EgressDoor()
-        self._egress = Egress(door.listener)
+        self._egress = Egress(door.listener, hosts=self._allowed)
         await self._relay(inside, EGRESS_PORT, cast("Endpoint", door))
 
     async def _relay(self, inside: Inside, port: int, endpoint: Endpoint) -> None:
@@ -412,3 +434,6 @@ class DockerSandbox:
                     if "already in progress" not in str(error) or asyncio.get_running_loop().time() > until:
                         raise
                     await asyncio.sleep(_LOOK_SEC)
+        if self._compose is not None:
+            work = functools.partial(remove_all, self._engine, self._spec.scratch)
+            await self._engine.work(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -14,7 +15,8 @@ import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from pytest_benchflow.errors import SandboxError, TaskError
+from pytest_benchflow.errors import SandboxError, TaskError, UnsupportedError
+from pytest_benchflow.sandboxes._compose import Recipe, read_compose
 from pytest_benchflow.sandboxes._context import read_ignore
 from pytest_benchflow.tasks.dockerfile import parse_dockerfile
 from pytest_benchflow.tasks.instructions import Command, Copy, From
@@ -42,17 +44,29 @@ def why_unsupported(task: Task) -> str | None:
         return f"needs {environment.os}: the docker sandbox runs linux containers"
     if environment.gpus or environment.tpu:
         return "needs a GPU or TPU, which the docker sandbox does not pass on"
-    if task.compose_file is not None:
-        return f"the docker sandbox runs one container: {task.compose_file.name} describes several services"
-    for step in task.steps:
-        mode = step.verifier.network.mode or environment.network.mode
-        if mode == "allowlist" and step.tests is not None:
-            return "the verifier's network is a list of hosts, and the docker sandbox has all or none"
-    if task.dockerfile is None:
-        return (
-            None if environment.docker_image else "names no image: environment/Dockerfile or environment.docker_image"
-        )
-    return _why_not_built(task.dockerfile)
+    try:
+        sources = [source_of(task)]
+        if task.compose_file is not None:
+            sources += [each.image for each in read_compose(task).side]
+    except UnsupportedError as error:
+        return str(error)
+    if not sources[0]:
+        return "names no image: environment/Dockerfile or environment.docker_image"
+    reasons = (_why_not_built(each.dockerfile) for each in sources if isinstance(each, Recipe))
+    return next(filter(None, reasons), None)
+
+
+def source_of(task: Task) -> Recipe | str | None:
+    """Return what the image of a task's own container comes from: a recipe, or the name of an image.
+
+    Raises: UnsupportedError, TaskError for a compose file that says it.
+    """
+    said = read_compose(task).main.image if task.compose_file is not None else None
+    if said:
+        return said
+    if task.environment.docker_image and task.dockerfile is None:
+        return task.environment.docker_image
+    return None if task.dockerfile is None else Recipe(task.dockerfile, task.environment_dir or task.path)
 
 
 def _why_not_built(dockerfile: Path) -> str | None:
@@ -69,31 +83,30 @@ def _why_not_built(dockerfile: Path) -> str | None:
     return None
 
 
-def wanted_image(task: Task) -> str:
-    """Return the name of the image a task runs in; for a Dockerfile it is told by the content of its context."""
-    if task.dockerfile is None:
-        return _with_tag(task.environment.docker_image or "")
-    with _context(task) as (_, digest):
+def wanted_image(source: Recipe | str | None) -> str:
+    """Return the name of an image; for a recipe it is told by the content of its context."""
+    if not isinstance(source, Recipe):
+        return _with_tag(source or "")
+    with _context(source) as (_, digest):
         return f"{REPOSITORY}:{digest[:24]}"
 
 
 def fingerprint(task: Task) -> str:
     """Name what an agent install depends on, safe in a file name."""
-    digest = hashlib.sha256(wanted_image(task).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(wanted_image(source_of(task)).encode()).hexdigest()[:16]
     return f"docker-{platform.machine()}-{digest}"
 
 
-async def have_image(engine: Engine, task: Task) -> dict[str, Any]:
-    """Return what the engine knows of the task's image, after building or pulling it where it is not there.
+async def have_image(engine: Engine, source: Recipe | str | None, limit: float) -> dict[str, Any]:
+    """Return what the engine knows of an image, after building or pulling it where it is not there.
 
-    Raises: SandboxError with the step that failed, or why it cannot be pulled.
+    Raises: SandboxError with the step that failed, why it cannot be pulled, or that it took over `limit` seconds.
     """
-    name = wanted_image(task)
-    limit = task.environment.build_timeout_sec
-    if task.dockerfile is None:
-        work, what = functools.partial(_pull, engine, name), f"pulling {name}"
+    name = await asyncio.to_thread(wanted_image, source)
+    if isinstance(source, Recipe):
+        work, what = functools.partial(_build, engine, source, name), f"building {source.dockerfile}"
     else:
-        work, what = functools.partial(_build, engine, task, name), f"building {task.dockerfile}"
+        work, what = functools.partial(_pull, engine, name), f"pulling {name}"
     try:
         found: dict[str, Any] = await engine.call("inspect_image", name)
     except FileNotFoundError:
@@ -124,32 +137,33 @@ def _why_not_pulled(name: str, said: str) -> str:
     return f"image {name} cannot be pulled: its registry cannot be reached ({said}); `docker pull` it by hand, or retry"
 
 
-def _build(engine: Engine, task: Task, name: str, given_up: threading.Event) -> None:
-    for base in _bases(task):
+def _build(engine: Engine, recipe: Recipe, name: str, given_up: threading.Event) -> None:
+    for base in _bases(recipe):
         _pull(engine, base, given_up)
-    with _turn(name), _context(task) as (context, _digest):
+    with _turn(name), _context(recipe) as (context, _digest):
         if _is_there(engine, name):
             return
         said: list[str] = []
         params = {"dockerfile": _DOCKERFILE, "t": name, "rm": "1", "forcerm": "1", "labels": json.dumps({LABEL: "1"})}
+        params |= {"buildargs": json.dumps(recipe.args)} if recipe.args else {}
+        params |= {"target": recipe.target} if recipe.target else {}
         lines = engine.progress("/build", params, {"Content-Type": "application/x-tar"}, context)
         with contextlib.closing(lines):
             for line in lines:
                 if "error" in line:
-                    raise SandboxError(_why_not_built_here(task, str(line["error"]), said))
+                    raise SandboxError(_why_not_built_here(recipe, str(line["error"]), said))
                 if given_up.is_set():
                     return
                 said.extend(str(line.get("stream", "")).splitlines())
 
 
-def _bases(task: Task) -> list[str]:
+def _bases(recipe: Recipe) -> list[str]:
     """Return the images that a build begins with; pulled beforehand, what keeps them away is told as for any other."""
-    assert task.dockerfile is not None
     stages: set[str] = set()
     bases = []
-    for found in parse_dockerfile(task.dockerfile.read_text(errors="replace"), name=str(task.dockerfile)):
+    for found in parse_dockerfile(recipe.dockerfile.read_text(errors="replace"), name=str(recipe.dockerfile)):
         if isinstance(found, From):
-            if found.image.lower() not in (*stages, "scratch") and found.platform is None:
+            if found.image.lower() not in (*stages, "scratch") and found.platform is None and "$" not in found.image:
                 bases.append(_with_tag(found.image))
             stages.add((found.alias or "").lower())
     return bases
@@ -160,12 +174,14 @@ def _with_tag(image: str) -> str:
     return image if ":" in image.rpartition("/")[2] or "@" in image else f"{image}:latest"
 
 
-def _why_not_built_here(task: Task, error: str, said: list[str]) -> str:
+def _why_not_built_here(recipe: Recipe, error: str, said: list[str]) -> str:
     error = " ".join(error.split())[:300]
     if "no space left" in error:
-        return f"{task.dockerfile} cannot be built: the Docker engine's disk is full; `docker system prune` makes room"
+        return (
+            f"{recipe.dockerfile} cannot be built: the Docker engine's disk is full; `docker system prune` makes room"
+        )
     last = "\n".join([line for line in said if line.strip()][-_LAST_LINES:])
-    return f"{task.dockerfile} cannot be built: {error}; the last lines:\n{last}"
+    return f"{recipe.dockerfile} cannot be built: {error}; the last lines:\n{last}"
 
 
 def _is_there(engine: Engine, name: str) -> bool:
@@ -186,22 +202,22 @@ _DOCKERFILE = ".benchflow.Dockerfile"
 
 
 @contextlib.contextmanager
-def _context(task: Task) -> Iterator[tuple[IO[bytes], str]]:
-    """Yield a task's build context as a tar that is the same for the same content, and its SHA-256."""
-    assert task.dockerfile is not None
-    top = task.environment_dir or task.path
+def _context(recipe: Recipe) -> Iterator[tuple[IO[bytes], str]]:
+    """Yield a build context as a tar that is the same for the same content, and its SHA-256."""
+    top = recipe.context
     with tempfile.SpooledTemporaryFile(_MEMORY_BYTES) as file:
         try:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                _add(tar, task.dockerfile, _DOCKERFILE)
-                ignore = read_ignore(top, task.dockerfile)
+                _add(tar, recipe.dockerfile, _DOCKERFILE)
+                ignore = read_ignore(top, recipe.dockerfile)
                 for path in sorted(_below(top)):
                     relative = path.relative_to(top).as_posix()
                     if ignore.keeps(relative):
                         _add(tar, path, relative)
         except OSError as error:
             raise TaskError(f"{top} cannot be read: {error.strerror or error}") from error
-        digest = hashlib.sha256()
+        more = [recipe.target, sorted(recipe.args.items())] if recipe.args or recipe.target else None
+        digest = hashlib.sha256(json.dumps(more).encode() if more else b"")
         file.seek(0)
         while chunk := file.read(1 << 20):
             digest.update(chunk)

@@ -162,7 +162,10 @@ class Engine:
 
         One that is cancelled is waited for, so that what it makes is known to whoever cleans up.
         """
-        work = functools.partial(self.ask, name, *args, **options)
+        return await self.work(functools.partial(self.ask, name, *args, **options))
+
+    async def work(self, work: Callable[[], Any]) -> Any:
+        """Run something that asks the engine in a thread; one that is cancelled is waited for."""
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)
         try:
             return await asyncio.shield(future)

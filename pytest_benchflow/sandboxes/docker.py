@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.contracts import Capabilities, Remain
 from pytest_benchflow.errors import SandboxError, UnsupportedError
+from pytest_benchflow.sandboxes._compose import read_compose
 from pytest_benchflow.sandboxes._container import DockerSandbox
-from pytest_benchflow.sandboxes._docker_image import fingerprint, have_image, why_unsupported
+from pytest_benchflow.sandboxes._docker_image import fingerprint, have_image, source_of, why_unsupported
 from pytest_benchflow.sandboxes._engine import Engine, engine_address, why_no_engine
 from pytest_benchflow.sandboxes._install import install_here
-from pytest_benchflow.sandboxes._labels import MANAGED, SCRATCH
+from pytest_benchflow.sandboxes._labels import MANAGED
+from pytest_benchflow.sandboxes._services import remove_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +45,7 @@ class DockerBackend:
     def capabilities(self) -> Capabilities:
         """Return what its sandboxes can do here."""
         limits = frozenset({"memory", "cpus", "processes"})
-        return Capabilities(networks=frozenset({"proxy", "public", "none"}), limits=limits, root=True)
+        return Capabilities(networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=limits, root=True)
 
     async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
         """Return the mounts of an installation, made first where the cache has none. Raises: AgentError."""
@@ -58,7 +60,11 @@ class DockerBackend:
         if reason := self.available() or self.unsupported(spec.task):
             raise UnsupportedError(reason)
         engine = await asyncio.to_thread(Engine.at, engine_address())
-        sandbox = DockerSandbox(engine, spec, await have_image(engine, spec.task))
+        task = spec.task
+        compose = read_compose(task, spec.env) if task.compose_file is not None else None
+        source = (compose.main.image if compose else None) or source_of(task)
+        image = await have_image(engine, source, task.environment.build_timeout_sec)
+        sandbox = DockerSandbox(engine, spec, image, compose)
         try:
             await sandbox.prepare()
         except BaseException:
@@ -75,13 +81,8 @@ class DockerBackend:
         """Remove what a killed process left in the engine at `place`; False: it cannot be told."""
         if why_no_engine(place) is not None:
             return False
-        engine = Engine.at(place)
-        label = f"{SCRATCH}={scratch}"
         try:
-            for found in engine.ask("containers", all=True, filters={"label": [label]}):
-                if found["Labels"].get(SCRATCH) == str(scratch):
-                    with contextlib.suppress(FileNotFoundError):
-                        engine.ask("remove_container", found["Id"], v=True, force=True)
+            remove_all(Engine.at(place), scratch)
         except SandboxError:
             return False
         return True

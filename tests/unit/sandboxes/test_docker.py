@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,13 +120,6 @@ def test_what_cannot_be_done_is_skipped_with_the_reason(
     said = backend.unsupported(make_task(tmp_path, dockerfile=dockerfile, **environment))
     assert (said is None) == (reason is None)
     assert reason is None or (said is not None and said.startswith(reason))
-
-
-def test_compose_is_skipped(tmp_path: Path) -> None:
-    task = replace(make_task(tmp_path, docker_image="debian:12"), compose_file=tmp_path / "docker-compose.yaml")
-    assert backend.unsupported(task) == (
-        "the docker sandbox runs one container: docker-compose.yaml describes several services"
-    )
 
 
 def test_one_content_has_one_fingerprint(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pytest_benchflow.sandboxes._bwrap import SYSTEM_DIRECTORIES, host_parts, in
 from pytest_benchflow.sandboxes._etc import copy_public, write_etc
 
 # Changes whenever this file makes something else of the same machine.
-_FORMAT = "1"
+_FORMAT = "2"
 _APT = Path("/etc/apt")
 _DPKG = Path("/var/lib/dpkg")
 # Of /etc, besides what every sandbox has: what package tools read.
@@ -37,6 +37,8 @@ APT::Sandbox::User "root";
 APT::Keep-Downloaded-Packages "false";
 Acquire::Languages "none";
 """
+# What root's login shell reads, as Debian's base-files puts it there.
+_DOT_FILES = {".bashrc": "usr/share/base-files/dot.bashrc", ".profile": "usr/share/base-files/dot.profile"}
 # As in the images that distributions publish: installing a service does not start it.
 _POLICY = "#!/bin/sh\nexit 101\n"
 
@@ -78,6 +80,9 @@ def write_base(layer: Path) -> None:
         (root / "etc/apt" / name).mkdir(parents=True, exist_ok=True)
     (root / "etc/apt/apt.conf.d/99sandbox").write_text(_APT_CONF)
     (root / "etc/apt/sources.list").write_text(_apt_sources())
+    for name, origin in _DOT_FILES.items():
+        if (file := Path("/", origin)).is_file():
+            (root / "root" / name).write_bytes(file.read_bytes())
     for number, part in enumerate(parts()):
         _make_way(root, part)
         _mask(layer / f"p{number}", part)

@@ -110,10 +110,13 @@ class Sshd:
         """Stop it, and end every connection."""
         if self._process is None:
             return
-        self.cut()
+        sessions = self._sessions()
         process, self._process = self._process, None
         process.terminate()
         process.wait(20)
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def sessions(self) -> list[Path]:
         """Return the directories of sandbox sessions on the far side."""

@@ -35,6 +35,10 @@ _AGAIN_SEC = (0.1, 0.5, 1, 2, 5)
 _GIVE_UP_SEC = 90.0
 
 
+class _RefusedError(SandboxError):
+    """The far side answered that it cannot go on."""
+
+
 class Far:
     """One far machine with the process there that makes our sandboxes. Everything runs on one loop."""
 
@@ -111,7 +115,7 @@ class Far:
             facts = json.loads(line)
             self._head = None
             if "failed" in facts:
-                self._greeted.set_exception(SandboxError(f"{self.host}: {facts['failed']}"))
+                self._greeted.set_exception(_RefusedError(f"{self.host}: {facts['failed']}"))
                 return
             assert self._pipe is not None
             self._link.attach(self._pipe.write, int(facts["received"]))
@@ -158,7 +162,7 @@ class Far:
                     return
             except Exception as error:  # whatever kind a library's error is, it is tried again
                 why = str(error) or type(error).__name__
-                if isinstance(error, LoginError) or loop.time() > until:
+                if isinstance(error, LoginError | _RefusedError) or loop.time() > until:
                     self._lose(why)
                     return
                 await asyncio.sleep(_AGAIN_SEC[min(turn, len(_AGAIN_SEC) - 1)])
@@ -169,6 +173,7 @@ class Far:
 
     def _lose(self, why: str) -> None:
         if self.lost is None:
+            why = why.removeprefix(f"{self.host}: ")
             self.lost = f"the connection to {self.host} was lost and could not be made again: {why}"
         self._frames.lose(self.lost)
         self._link.detach()

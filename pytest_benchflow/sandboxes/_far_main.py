@@ -55,8 +55,11 @@ def base_directory() -> Path:
 def connect(session: str) -> None:
     """Hand this process's stdin and stdout to the session's process, and stay until it lets go of them."""
     place = base_directory() / session
+    if place.exists() and _is_over(place):
+        greet(1, failed="the far side ended meanwhile")
+        return
     until = time.monotonic() + _START_SEC
-    started = False
+    started = place.exists()
     while (control := _call(place)) is None:
         if not started:
             started = True
@@ -73,6 +76,15 @@ def connect(session: str) -> None:
         os.close(1)
         with contextlib.suppress(OSError):
             control.recv(1)
+
+
+def _is_over(place: Path) -> bool:
+    """Tell whether a session's process ended without removing what it had, and do that."""
+    with contextlib.suppress(FileNotFoundError), lock_if_dead(place) as lock:
+        if lock is None:
+            return False
+        remove(place)
+    return True
 
 
 def _call(place: Path) -> socket.socket | None:

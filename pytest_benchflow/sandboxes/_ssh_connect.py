@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import getpass
 import importlib
+import logging
 import shlex
 import socket
+import subprocess
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +29,10 @@ _MOST_JUMPS = 8
 
 def _paramiko() -> Any:
     # Imported here: it costs a third of a second, and has no types.
-    return importlib.import_module("paramiko")
+    module = importlib.import_module("paramiko")
+    # What it would print, with its own traceback, is said by the errors raised here.
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
+    return module
 
 
 class LoginError(SandboxError):
@@ -167,7 +173,6 @@ def _way(login: Login, jumps: int) -> Any:
     """Return what bytes go over: a socket without delay, a command, or a channel of a machine on the way."""
     from pytest_benchflow.sandboxes._ssh_hosts import read_host
 
-    paramiko = _paramiko()
     jump, command = login.options.get("proxyjump"), login.options.get("proxycommand")
     if jump and str(jump).lower() != "none":
         if jumps >= _MOST_JUMPS:
@@ -180,12 +185,21 @@ def _way(login: Login, jumps: int) -> Any:
         channel.jump = inner  # lives as long as what goes over it
         return channel
     if command and str(command).lower() != "none":
-        return paramiko.ProxyCommand(str(command))
+        return _carried_by(str(command))
     raw = socket.create_connection((login.name, login.port), _CONNECT_SEC)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with contextlib.suppress(OSError, AttributeError):
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNANSWERED_MS)
     return raw
+
+
+def _carried_by(command: str) -> socket.socket:
+    """Return a socket whose bytes a shell command carries; it ends with the socket."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(["sh", "-c", f"exec {command}"], stdin=theirs, stdout=theirs, start_new_session=True)
+    threading.Thread(target=process.wait, name="benchflow-proxy", daemon=True).start()
+    return ours
 
 
 def run(client: Any, command: str, stdin: bytes = b"", limit: float = 120.0) -> tuple[int, bytes, bytes]:

@@ -8,12 +8,11 @@ import fcntl
 import hashlib
 import os
 import re
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError, UsageError
+from pytest_benchflow.settings import cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,10 +93,8 @@ async def take_slot(hosts: Callable[[], Sequence[tuple[SshHost, int]]]) -> tuple
 
 
 def _try(host: SshHost, number: int) -> Slot | None:
-    base = Path(tempfile.gettempdir(), f"pytest-benchflow-slots-{os.getuid()}")
-    base.mkdir(mode=0o700, exist_ok=True)
-    if base.is_symlink() or base.stat().st_uid != os.getuid():
-        raise SandboxError(f"{base} is not a directory of this user's own; remove it, or set TMPDIR")
+    base = cache_dir() / "slots"
+    base.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(str(host).encode()).hexdigest()[:16]
     descriptor = os.open(base / f"{name}-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with contextlib.suppress(BlockingIOError):

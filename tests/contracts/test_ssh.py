@@ -1,0 +1,286 @@
+"""What is SSH's own: who is let in and believed, connections that break, slots of several hosts, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes import _far
+from pytest_benchflow.sandboxes._far_sandbox import key_of
+from tests import sshhost
+from tests.contracts.sandboxrig import EchoEndpoint, Rig, processes_of
+from tests.contracts.test_sandboxes import CONNECT
+
+pytest.importorskip("paramiko")
+
+from pytest_benchflow.sandboxes.ssh import SshBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.sshhost import Sshd
+
+    Connect = Callable[..., SshBackend]
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
+    """Return a maker of backends whose client has a server's HOME; they are closed in the end."""
+    made: list[SshBackend] = []
+
+    def make(sshd: Sshd, *hosts: str) -> SshBackend:
+        monkeypatch.setenv("HOME", str(sshd.home))
+        made.append(SshBackend(hosts or [sshd.address]))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        asyncio.run(backend.close())
+
+
+@pytest.fixture
+def own_sshd(tmp_path: Path) -> Iterator[Sshd]:
+    """Return a server that a test may treat as it likes."""
+    if reason := sshhost.why_no_sshd():
+        pytest.skip(reason)
+    made = sshhost.Sshd(tmp_path / "sshd")
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def known(sshd: Sshd) -> Iterator[Path]:
+    """Return the client's list of known hosts, which is as it was in the end."""
+    yield sshd.home / ".ssh" / "known_hosts"
+    sshd.be_known()
+    (sshd.home / ".ssh" / "config").unlink(missing_ok=True)
+
+
+def daemons(sshd: Sshd) -> list[int]:
+    return [int((place / "pid").read_text()) for place in sshd.sessions()]
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    until = time.monotonic() + 60
+    while not true() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert true()
+
+
+def test_an_unknown_host_is_refused_with_what_to_do(sshd: Sshd, connect: Connect, known: Path) -> None:
+    known.write_text("")
+    reason = connect(sshd).available()
+    assert reason is not None
+    assert "is not known" in reason
+    assert f"ssh -p {sshd.port} {sshd.user}@127.0.0.1" in reason
+    assert known.read_text() == ""
+
+
+def test_a_changed_host_key_is_refused_with_what_to_do(sshd: Sshd, connect: Connect, known: Path) -> None:
+    sshd.make_key(sshd.place / "other")
+    kind, key = (sshd.place / "other.pub").read_text().split()[:2]
+    known.write_text(f"[127.0.0.1]:{sshd.port} {kind} {key}\n")
+    reason = connect(sshd).available()
+    assert reason is not None
+    assert "has changed" in reason
+    assert f"ssh-keygen -R '[127.0.0.1]:{sshd.port}'" in reason
+
+
+def test_a_key_that_is_not_let_in_is_told(sshd: Sshd, connect: Connect, known: Path) -> None:
+    sshd.make_key(sshd.home / ".ssh" / "other")
+    config = known.with_name("config")
+    config.write_text(f"Host *\n  IdentitiesOnly yes\n  IdentityFile {known.with_name('other')}\n")
+    reason = connect(sshd).available()
+    assert reason is not None
+    assert f"does not let {sshd.user} in" in reason
+
+
+def test_nobody_who_listens_is_told(connect: Connect, sshd: Sshd) -> None:
+    reason = connect(sshd, "127.0.0.1:1").available()
+    assert reason is not None
+    assert "127.0.0.1:1 (127.0.0.1, port 1) cannot be reached" in reason
+
+
+CONFIGS = {
+    "alias": "Host box\n  HostName 127.0.0.1\n  Port {port}\n  User {user}\n  IdentityFile {key}\n",
+    "accept-new": (
+        "Host box\n  HostName 127.0.0.1\n  Port {port}\n  User {user}\n  StrictHostKeyChecking accept-new\n"
+        "  UserKnownHostsFile {home}/.ssh/new\n"
+    ),
+    "jump": ("Host box\n  HostName 127.0.0.1\n  Port {port}\n  User {user}\n  ProxyJump {user}@127.0.0.1:{port}\n"),
+    "command": (
+        "Host box\n  HostName 127.0.0.1\n  Port {port}\n  User {user}\n  ProxyCommand python3 {home}/carry.py %h %p\n"
+    ),
+}
+CARRY = """\
+import os, socket, sys, threading
+there = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def inward():
+    while data := there.recv(65536):
+        os.write(1, data)
+    os._exit(0)
+threading.Thread(target=inward).start()
+while data := os.read(0, 65536):
+    there.sendall(data)
+there.shutdown(socket.SHUT_WR)
+"""
+
+
+@pytest.mark.parametrize("way", CONFIGS)
+def test_a_host_is_reached_as_the_configuration_says(sshd: Sshd, connect: Connect, known: Path, way: str) -> None:
+    facts = {"port": sshd.port, "user": sshd.user, "key": sshd.key, "home": sshd.home}
+    known.with_name("config").write_text(CONFIGS[way].format(**facts))
+    (sshd.home / "carry.py").write_text(CARRY)
+    backend = connect(sshd, "box")
+    assert backend.available() is None
+    assert backend.place == "box"
+    if way == "accept-new":
+        assert f"[127.0.0.1]:{sshd.port} " in known.with_name("new").read_text()
+
+
+def test_what_was_going_on_goes_on_over_a_new_connection(own_sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
+    backend = connect(own_sshd)
+
+    async def main(rig: Rig) -> None:
+        sandbox = await backend.create(rig.spec())
+        await sandbox.enter("agent", "proxy")
+        endpoint = EchoEndpoint()
+        url = await sandbox.reach(endpoint)
+        command = asyncio.create_task(sandbox.exec(["sh", "-c", "while [ ! -e /tmp/on ]; do sleep 0.1; done; echo on"]))
+        process = await sandbox.spawn(["cat"])
+        await process.write(b"before\n")
+        assert await process.read() == b"before\n"
+        own_sshd.cut()
+        for word in (b"one\n", b"two\n"):
+            await process.write(word * 10_000)
+            size = 0
+            while size < 40_000:
+                size += len(await process.read())
+            own_sshd.cut()
+        await sandbox.exec(["touch", "/tmp/on"])
+        assert (await command).stdout == "on\n"
+        result = await sandbox.exec(["python3", "-c", CONNECT.format(port=url.rpartition(":")[2])])
+        assert result.stdout == "echo\n"
+        await process.close_stdin()
+        assert await process.wait() == 0
+        await sandbox.stop()
+        await endpoint.close()
+        await backend.close()
+
+    with Rig(backend, tmp_path) as rig:
+        rig.run(main(rig))
+    assert own_sshd.sessions() == []
+
+
+def test_a_far_side_that_is_killed_is_told_of_and_leaves_nothing(
+    own_sshd: Sshd, connect: Connect, tmp_path: Path
+) -> None:
+    backend = connect(own_sshd)
+
+    async def main(rig: Rig) -> None:
+        spec = rig.spec()
+        sandbox = await backend.create(spec)
+        process = await sandbox.spawn(["sleep", "3333"])
+        assert processes_of(spec.scratch)
+        for pid in daemons(own_sshd):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxError, match="was lost and could not be made again: the far side ended"):
+            await process.wait()
+        with pytest.raises(SandboxError, match="was lost"):
+            await sandbox.exec(["true"])
+        await sandbox.stop()
+        assert not processes_of(spec.scratch)
+        assert await asyncio.to_thread(backend.reap, spec.scratch, backend.place)
+        assert not [place for place in own_sshd.sessions() if (place / key_of(spec.scratch)).exists()]
+
+    with Rig(backend, tmp_path) as rig:
+        rig.run(main(rig))
+
+
+def test_a_server_that_stays_away_is_told_of(
+    own_sshd: Sshd, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_far, "_GIVE_UP_SEC", 1.0)
+    backend = connect(own_sshd)
+
+    async def main(rig: Rig) -> None:
+        sandbox = await backend.create(rig.spec())
+        own_sshd.stop()
+        with pytest.raises(SandboxError, match=r"was lost and could not be made again: .*cannot be reached"):
+            await sandbox.exec(["sleep", "60"])
+        await sandbox.stop()
+
+    with Rig(backend, tmp_path) as rig:
+        rig.run(main(rig))
+    for pid in daemons(own_sshd):
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: own_sshd.sessions() == [])
+
+
+def test_reaping_ends_exactly_the_session_that_made_a_sandbox(own_sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
+    mine, others = connect(own_sshd), connect(own_sshd)
+
+    async def main(rig: Rig) -> None:
+        specs = [rig.spec(), rig.spec()]
+        kept, lost = await others.create(specs[0]), await mine.create(specs[1])
+        for sandbox in (kept, lost):
+            await sandbox.spawn(["sleep", "2222"])
+        assert len(own_sshd.sessions()) == 2
+        assert await asyncio.to_thread(others.reap, specs[1].scratch, others.place)
+        assert processes_of(specs[0].scratch)
+        assert not processes_of(specs[1].scratch)
+        assert len(own_sshd.sessions()) == 1
+        assert (await kept.exec(["echo", "here"])).stdout == "here\n"
+        for sandbox in (kept, lost):
+            with contextlib.suppress(SandboxError):
+                await sandbox.stop()
+
+    with Rig(others, tmp_path) as rig:
+        rig.run(main(rig))
+
+
+def test_a_host_that_cannot_be_reached_is_not_said_to_be_clean(sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
+    backend = connect(sshd)
+    assert backend.reap(tmp_path, backend.place) is True
+    assert backend.reap(tmp_path, f"{backend.place},127.0.0.1:1") is False
+
+
+def test_rollouts_are_spread_over_hosts_and_wait_for_a_slot(
+    sshd: Sshd, own_sshd: Sshd, connect: Connect, tmp_path: Path
+) -> None:
+    with (
+        (sshd.home / ".ssh" / "known_hosts").open() as mine,
+        (own_sshd.home / ".ssh" / "known_hosts").open("a") as theirs,
+    ):
+        theirs.write(mine.read())
+    with (own_sshd.place / "authorized").open() as mine, (sshd.place / "authorized").open("a") as theirs:
+        theirs.write(mine.read())
+    hosts = [f"{sshd.address}*2", f"{own_sshd.address}*1"]
+    backend, elsewhere = connect(own_sshd, *hosts), connect(own_sshd, *hosts)
+
+    async def main(rig: Rig) -> None:
+        first = [await backend.create(rig.spec()) for _ in range(2)]
+        first.append(await elsewhere.create(rig.spec()))
+        places = [sandbox.limits["host"]["applied"] for sandbox in first]
+        assert sorted(places) == sorted([sshd.address, sshd.address, own_sshd.address])
+        assert places[0] != places[1]
+        waiting = asyncio.create_task(elsewhere.create(rig.spec()))
+        done, _ = await asyncio.wait([waiting], timeout=1)
+        assert not done
+        await first[0].stop()
+        last = await waiting
+        assert last.limits["host"]["applied"] == places[0]
+        for sandbox in (*first, last):
+            await sandbox.stop()
+
+    with Rig(backend, tmp_path) as rig:
+        rig.run(main(rig))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SKILL_MODES = ("default", "with", "without", "both")
 GATES = ("health", "reward")
+AGENT_NETWORKS = ("declared", "proxy", "environment")
 PARITIES = ("bytes", "behaviour")
 # What agents call the reasoning effort: where it is set, it means the option.
 EFFORT_VARIABLE = "LLM_REASONING_EFFORT"
@@ -86,6 +87,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("skills", "str", "default", "whether agents get the skills a task ships", SKILL_MODES),
     Option("gate", "str", "health", "what makes a rollout item pass: a healthy rollout, or a full reward too", GATES),
+    Option(
+        "agent-network",
+        "str",
+        "declared",
+        "what agents may reach beside their model: what a task's [agent] declares (default), nothing (proxy), or what "
+        "its [environment] says too",
+        AGENT_NETWORKS,
+    ),
     Option("keep-sandbox", "bool", False, "leave each sandbox's files in place for inspection and print where"),
     Option(
         "agent-env",
@@ -104,6 +113,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "prices", "str", None, "TOML file with what models cost, where --benchflow-price says nothing", metavar="FILE"
+    ),
+    Option(
+        "model-concurrency",
+        "int",
+        None,
+        "calls of a model open at once per API key, over all workers (default: any number)",
+        metavar="N",
     ),
     Option("max-cost", "float", None, "US dollars after which no further rollout starts (default: off)", metavar="USD"),
     Option("replay-strict", "bool", False, "refuse a replayed request whose tool outputs differ from the recording"),
@@ -165,10 +181,12 @@ class Settings:
     skills: str = "default"
     gate: str = "health"
     keep_sandbox: bool = False
+    agent_network: str = "declared"
     agent_env: tuple[str, ...] = ()
     reasoning_effort: str | None = None
     price: tuple[str, ...] = ()
     prices: str | None = None
+    model_concurrency: int | None = None
     max_cost: float | None = None
     replay_strict: bool = False
     record: bool = False
@@ -208,6 +226,10 @@ def read_settings(
     for name in ("agent-timeout", "idle-timeout", "model-timeout"):
         if raw[name] is not None and not 0 < raw[name] < float("inf"):
             raise UsageError(f"{given[name]} is {raw[name]}; it takes a number of seconds above 0")
+    if raw["model-concurrency"] is not None and raw["model-concurrency"] < 1:
+        raise UsageError(
+            f"{given['model-concurrency']} is {raw['model-concurrency']}; it takes a whole number of at least 1"
+        )
     if raw["max-cost"] is not None and not 0 < raw["max-cost"] < float("inf"):
         raise UsageError(f"{given['max-cost']} is {raw['max-cost']}; it takes US dollars above 0")
     if raw["job-name"] and not _SAFE_NAME.match(raw["job-name"]):
@@ -233,10 +255,12 @@ def read_settings(
         skills=raw["skills"],
         gate=raw["gate"],
         keep_sandbox=raw["keep-sandbox"],
+        agent_network=raw["agent-network"],
         agent_env=raw["agent-env"],
         reasoning_effort=raw["reasoning-effort"],
         price=raw["price"],
         prices=raw["prices"],
+        model_concurrency=raw["model-concurrency"],
         max_cost=raw["max-cost"],
         replay_strict=raw["replay-strict"],
         record=raw["record"],

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow import __version__, registry
 from pytest_benchflow.records.source import source_of
-from pytest_benchflow.rollout.cell import SECRET_NAME, verifier_network
+from pytest_benchflow.rollout.cell import SECRET_NAME
 from pytest_benchflow.rollout.limits import time_limits
+from pytest_benchflow.rollout.needs import network_record
 from pytest_benchflow.tasks.load import task_digest
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
         "environment": cell.backend.name,
         "environment_mode": first.verifier.environment_mode,
         "acp_transport": None,
-        "network": {"agent": "proxy", "verifier": verifier_network(task, first)},
+        "network": network_record(task, config.agent_network),
         "timeout_sec": limits.agent,
         "limits": {"seconds": {step.name or "task": time_limits(config, task, step).as_json() for step in task.steps}},
         "replay_strict": config.replay_strict,

@@ -92,7 +92,9 @@ class SandboxHandle:
     def _started(self) -> Sandbox:
         if self._sandbox is None:
             backend = resolve_backend(self.backend)
-            for reason in (backend.available(), backend.unsupported(self.task)):
+            networks = backend.capabilities.networks
+            closed = None if "proxy" in networks else f"the {backend.name} sandbox cannot be held to the model's proxy"
+            for reason in (backend.available(), backend.unsupported(self.task), closed):
                 if reason:
                     raise UnsupportedError(reason)
             session = self._session()

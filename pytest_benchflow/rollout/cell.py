@@ -11,6 +11,7 @@ from pytest_benchflow import registry
 from pytest_benchflow.catalog.load import find
 from pytest_benchflow.errors import UnsupportedError, UsageError
 from pytest_benchflow.rollout.config import asked_effort
+from pytest_benchflow.rollout.needs import not_held, why_unable, withheld
 from pytest_benchflow.rollout.skills import skill_mode
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env, host_values, unset_variables
@@ -19,7 +20,7 @@ from pytest_benchflow.tasks.load import load_task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_benchflow.contracts import Agent, Backend, Network
+    from pytest_benchflow.contracts import Agent, Backend
     from pytest_benchflow.proxy.routes import Route
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.tasks.task import Step, Task
@@ -58,11 +59,10 @@ class Cell:
     def warnings(self) -> tuple[str, ...]:
         """Return what a reader of the rollout should know before it starts."""
         unset = dict.fromkeys(name for values in self._templates() for name in unset_variables(values, host_variable))
-        asked = {step.agent.network.mode or self.task.environment.network.mode for step in self.task.steps}
-        open_asked = sorted(mode for mode in asked if mode in ("public", "allowlist"))
         return (
             *(f"the task asks for ${{{name}}}, which is not set on this host" for name in unset),
-            *(f"the task gives its agent the network ({mode}); here it reaches its model only" for mode in open_asked),
+            *withheld(self.task, self.config.agent_network),
+            *not_held(self.backend, self.task),
             *(self.route.warnings if self.route else ()),
             *self._of_version(),
         )
@@ -102,8 +102,9 @@ def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:
             f"the {backend.name} sandbox leaves no files on this machine; --benchflow-keep-sandbox takes the local one"
         )
     agent = resolve_agent(config.agent)
-    if reason := agent.unsupported(task):
-        raise UnsupportedError(reason)
+    for reason in (agent.unsupported(task), why_unable(backend, agent, task, config.agent_network)):
+        if reason:
+            raise UnsupportedError(reason)
     environment = expand_env(task.environment.env, host_variable)
     _check_required(config, environment)
     _check_effort(config)
@@ -144,12 +145,6 @@ def resolve_agent(agent: str | Agent) -> Agent:
 def resolve_backend(sandbox: str | Backend) -> Backend:
     """Return the sandbox backend of that name. Raises: UsageError naming those that exist."""
     return cast("Backend", registry.load("sandboxes", sandbox, "backend")) if isinstance(sandbox, str) else sandbox
-
-
-def verifier_network(task: Task, step: Step) -> Network:
-    """Return what the verifier may reach: what the task declares, else public."""
-    mode = step.verifier.network.mode or task.environment.network.mode or "public"
-    return "public" if mode == "public" else "none"
 
 
 def _route(config: RolloutConfig, task: Task, agent: Agent, mode: str) -> Route:

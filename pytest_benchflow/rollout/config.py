@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.pricing import Prices
-from pytest_benchflow.settings import EFFORT_VARIABLE, host_variable
+from pytest_benchflow.settings import AGENT_NETWORKS, EFFORT_VARIABLE, host_variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +68,7 @@ class RolloutConfig:
     model_timeout: float | None = None
     reasoning_effort: str | None = None
     keep_sandbox: bool = False
+    agent_network: str = "declared"  # or proxy or environment: where the network of its phase is taken from
     agent_env: Mapping[str, str] = field(default_factory=dict)
     replay_strict: bool = False
     record: bool = False
@@ -81,6 +82,8 @@ class RolloutConfig:
             raise UsageError(f"trial is {self.trial}; trials count from 1")
         if self.skills not in ("default", "with", "without"):
             raise UsageError(f"skills is {self.skills!r}; it takes default, with or without")
+        if self.agent_network not in AGENT_NETWORKS:
+            raise UsageError(f"agent_network is {self.agent_network!r}; it takes {', '.join(AGENT_NETWORKS)}")
         for name in ("agent_timeout", "idle_timeout", "model_timeout"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

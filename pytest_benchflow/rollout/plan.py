@@ -34,6 +34,7 @@ def plan(settings: Settings, task: Task, *, distinguish: bool = False) -> list[R
             model_timeout=settings.model_timeout,
             reasoning_effort=settings.reasoning_effort,
             keep_sandbox=settings.keep_sandbox,
+            agent_network=settings.agent_network,
             agent_env=agent_env,
             replay_strict=settings.replay_strict,
             record=settings.record,

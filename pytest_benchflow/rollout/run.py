@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from pytest_benchflow.contracts import AgentContext, AgentOutcome, Mount, SandboxSpec
 from pytest_benchflow.errors import BenchflowError, ReplayMismatchError, SandboxError
 from pytest_benchflow.records.rollout import Rollout
-from pytest_benchflow.rollout.cell import resolve, verifier_network
+from pytest_benchflow.rollout.cell import resolve
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job
 from pytest_benchflow.rollout.keep import collect, keep_artifacts
 from pytest_benchflow.rollout.ledger import facts_of, make
 from pytest_benchflow.rollout.limits import lifetime, time_limits
+from pytest_benchflow.rollout.needs import agent_policy, verifier_policy
 from pytest_benchflow.rollout.outcome import finish
 from pytest_benchflow.rollout.place import held, own_job, rundir_of
 from pytest_benchflow.rollout.skills import bring_skills
@@ -139,7 +140,8 @@ async def _prepare(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
         result = await sandbox.exec(["sh", f"{sandbox.workdir}/{step.setup.name}"], cwd=sandbox.workdir, timeout=limit)
         if result.exit_code != 0:
             raise SandboxError(f"{step.setup.name} of step {step.name} failed: {result.stderr.strip()[-400:]}")
-    await sandbox.enter("agent", "proxy")
+    policy = agent_policy(state.cell.task, step, state.cell.config.agent_network)
+    await sandbox.enter("agent", policy.network, policy.hosts)
     check = step.healthcheck or state.cell.task.environment.healthcheck
     if check:
         await _until_healthy(check, sandbox)
@@ -236,7 +238,7 @@ async def _score(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
         cell.task,
         step,
         sandbox,
-        network=verifier_network(cell.task, step),
+        policy=verifier_policy(cell.task, step),
         timeout_sec=time_limits(cell.config, cell.task, step).verifier,
         keep=state.dir.verifier / step.name if step.name else state.dir.verifier,
         redactor=state.redactor,
@@ -284,7 +286,11 @@ async def _endpoint(state: RolloutState) -> AsyncIterator[Endpoint | None]:
         yield None
         return
     endpoint = await route.open_endpoint(
-        state.host.gateway(), rundir=state.dir, redactor=state.redactor, translation=state.host.translation
+        state.host.gateway(),
+        rundir=state.dir,
+        redactor=state.redactor,
+        translation=state.host.translation,
+        effort=state.cell.config.reasoning_effort,
     )
     try:
         yield endpoint

@@ -25,8 +25,9 @@ from pytest_benchflow.tasks.shebang import interpreter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_benchflow.contracts import ExecResult, Network, Sandbox
+    from pytest_benchflow.contracts import ExecResult, Sandbox
     from pytest_benchflow.records.redact import Redactor
+    from pytest_benchflow.rollout.needs import Policy
     from pytest_benchflow.tasks.task import Step, Task
 
 LOGS = "/logs/verifier"
@@ -54,7 +55,7 @@ class Score:
 
 
 async def verify(
-    task: Task, step: Step, sandbox: Sandbox, *, network: Network, timeout_sec: float, keep: Path, redactor: Redactor
+    task: Task, step: Step, sandbox: Sandbox, *, policy: Policy, timeout_sec: float, keep: Path, redactor: Redactor
 ) -> Score:
     """Run a step's verifier in the same sandbox after its agent's processes are dead; files go to `keep`.
 
@@ -64,7 +65,7 @@ async def verify(
     if tests is None:
         return Score({})
     try:
-        await sandbox.enter("verifier", network)
+        await sandbox.enter("verifier", policy.network, policy.hosts)
         result = await _run_tests(task, step, tests, sandbox, timeout_sec)
         _keep_output(keep, result, redactor)
         await _fetch(sandbox, keep, redactor)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.contracts import ModelRequest, ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.errors import ProviderError
+from pytest_benchflow.proxy._pacing import account_name
 from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.litellm import TranslatedUpstream, Translation
 
@@ -48,6 +49,9 @@ class RoutedUpstream:
 
     def __init__(self, way: Way) -> None:
         self.way = way
+        parameters = (f"{name}={value}" for name, value in sorted(way.parameters.items()))
+        # Whose calls are paced together.
+        self.account = account_name(way.key, *sorted(way.natives.values()), *parameters)
         self.rejected: Callable[[str], None] | None = None  # hears what the provider says when it refuses the key
         self._ways: dict[str, Upstream] = {}
         self._translation: Translation | None = None

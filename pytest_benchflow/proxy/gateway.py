@@ -9,6 +9,7 @@ import secrets
 import socket
 import time
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -19,6 +20,7 @@ from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.dialects.chat import dialect as chat
 from pytest_benchflow.errors import ProviderError, ReplayMismatchError
 from pytest_benchflow.proxy import _controls
+from pytest_benchflow.proxy._pacing import NotWantedError, Wait
 from pytest_benchflow.proxy._recorder import Exchange, Recorder, parse_body
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.values import now
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pytest_benchflow.contracts import Dialect, ModelResponse, Upstream
+    from pytest_benchflow.proxy._pacing import Account, Pacing
     from pytest_benchflow.records.redact import Redactor
     from pytest_benchflow.records.rundir import RunDir
 
@@ -40,8 +43,9 @@ _CLOSING_GRACE_SECONDS = 5.0
 class Gateway:
     """The gateway of this process: one endpoint per rollout, all on the loop they are opened on."""
 
-    def __init__(self, *, longest_body: int = _LONGEST_BODY) -> None:
+    def __init__(self, *, longest_body: int = _LONGEST_BODY, pacing: Pacing | None = None) -> None:
         self._key = secrets.token_bytes(32)
+        self._pacing = pacing  # None: calls are made as they come, whatever the provider says
         self._longest_body = longest_body  # bytes; a longer request is refused
         self._opened = 0
         self._endpoints: weakref.WeakSet[GatewayEndpoint] = weakref.WeakSet()
@@ -64,6 +68,7 @@ class Gateway:
             model=model,
             drain=drain,
             longest_body=self._longest_body,
+            account=self._pacing.account(upstream) if self._pacing else None,
         )
         self._endpoints.add(endpoint)
         return endpoint
@@ -71,13 +76,23 @@ class Gateway:
     async def close(self) -> None:
         """Close every endpoint that is still open."""
         await asyncio.gather(*(endpoint.close() for endpoint in list(self._endpoints)))
+        if self._pacing is not None:
+            self._pacing.close()
 
 
 class GatewayEndpoint:
     """The door to the model for one rollout (`contracts.Endpoint`)."""
 
     def __init__(
-        self, *, token: str, upstream: Upstream, recorder: Recorder, model: str, drain: bool, longest_body: int
+        self,
+        *,
+        token: str,
+        upstream: Upstream,
+        recorder: Recorder,
+        model: str,
+        drain: bool,
+        longest_body: int,
+        account: Account | None,
     ) -> None:
         self.token = token
         self.mismatch: str | None = None
@@ -86,6 +101,7 @@ class GatewayEndpoint:
         self._model = model
         self._drain = drain
         self._longest_body = longest_body
+        self._account = account
         self._warnings: dict[str, None] = {}
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
         self._listeners: list[socket.socket] = []
@@ -268,8 +284,33 @@ class GatewayEndpoint:
         dialect: Dialect,
         streamed: str | None,
     ) -> web.StreamResponse:
+        """Send a request when it is its turn, and pass its answer on."""
+        wait = Wait(lambda: not exchange.client_gone and self._closing is None)
         try:
-            answer = await self._upstream.send(forwarded)
+            async with self._account.slot(wait) if self._account else nullcontext():
+                return await self._passed(exchange, request, forwarded, dialect, streamed, wait=wait)
+        except NotWantedError:
+            kind = "client_gone" if exchange.client_gone else "closed"
+            exchange.error = {"type": kind, "message": "nobody waited for it any more when it was to be sent"}
+            return web.Response(status=503)
+        finally:
+            exchange.metadata.update(wait.metadata())
+
+    async def _passed(
+        self,
+        exchange: Exchange,
+        request: web.BaseRequest,
+        forwarded: ModelRequest,
+        dialect: Dialect,
+        streamed: str | None,
+        *,
+        wait: Wait,
+    ) -> web.StreamResponse:
+        try:
+            if self._account is None:
+                answer = await self._upstream.send(forwarded)
+            else:
+                answer = await self._account.send(lambda: self._upstream.send(forwarded), wait)
         except ReplayMismatchError as error:
             self.mismatch = self.mismatch or str(error)
             return _refuse(exchange, dialect, 409, "replay_mismatch", str(error))

@@ -15,6 +15,7 @@ from pytest_benchflow.contracts import ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.errors import ProviderError
 from pytest_benchflow.proxy import _controls
+from pytest_benchflow.proxy._pacing import account_name
 from pytest_benchflow.records.jsontext import loads
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class HttpUpstream:
         self._base_url = base_url.rstrip("/")
         self._api_key = api_key
         self._model = model
+        self.account = account_name(self._host, api_key)  # whose calls are paced together
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: ModelRequest) -> ModelResponse:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.rollout.ledger import NAME, Ledger, outlived, settle
 from pytest_benchflow.rollout.scratch import ScratchBase
+from pytest_benchflow.sandboxes._sessions import base_directory
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -18,10 +20,14 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """An async context manager; `session_id` tells the rollouts of one pytest session from older ones."""
+    """An async context manager; `session_id` tells the rollouts of one pytest session from older ones.
 
-    def __init__(self, session_id: str | None = None) -> None:
+    `model_concurrency` is how many calls may be open per key, over all processes of the session; None: any number.
+    """
+
+    def __init__(self, session_id: str | None = None, *, model_concurrency: int | None = None) -> None:
         self.session_id = session_id or secrets.token_hex(8)
+        self._model_concurrency = model_concurrency
         self.scratch = ScratchBase()
         self._gateway: Gateway | None = None
         self._translation: Translation | None = None
@@ -53,9 +59,12 @@ class Host:
     def gateway(self) -> Gateway:
         """Return this process's gateway, made on first use."""
         if self._gateway is None:
+            from pytest_benchflow.proxy._pacing import Pacing
             from pytest_benchflow.proxy.gateway import Gateway
 
-            self._gateway = Gateway()
+            # Of this session, whichever of its processes comes first.
+            shared = base_directory() / f"pacing-{hashlib.sha256(self.session_id.encode()).hexdigest()[:16]}"
+            self._gateway = Gateway(pacing=Pacing(shared, limit=self._model_concurrency))
         return self._gateway
 
     def translation(self) -> Translation:

@@ -172,7 +172,7 @@ class RolloutSession:
         # Parity uses this without a job to open.
         self._take_signals()
         if self._host is None:
-            self._host = Host(self.session_id)
+            self._host = Host(self.session_id, model_concurrency=self.settings.model_concurrency)
             self.pool.run(self._host.__aenter__())
         return self._host
 

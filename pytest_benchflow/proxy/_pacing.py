@@ -124,12 +124,16 @@ class Account:
         if self.limit is None:
             yield
             return
-        begun = time.monotonic()
+        begun, waits = time.monotonic(), self._turn.locked()
         async with self._turn:  # within a process those come first that came first
             while (lock := self._free_slot(self.limit)) is None:
+                waits = True
                 await wait.look()
-                wait.slot_sec = time.monotonic() - begun
+        if waits:
+            wait.slot_sec = time.monotonic() - begun
         try:
+            if waits and not wait.wanted():
+                raise NotWantedError
             yield
         finally:
             os.close(lock)

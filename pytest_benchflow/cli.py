@@ -137,6 +137,8 @@ def parser() -> argparse.ArgumentParser:
 
     text = "Say what this machine can run: sandboxes, agents, extras, and keys that are set (never their values)."
     doctor = _described(commands.add_parser("doctor", help="say what this machine can run"), text)
+    doctor.add_argument("--probe", metavar="SANDBOX", help="try this kind of sandbox as it is here, and leave nothing")
+    doctor.add_argument("--ssh-host", action="append", metavar="[USER@]HOST[:PORT]", help="a host of the ssh sandbox")
     doctor.set_defaults(run=_doctor)
     return top
 
@@ -352,21 +354,28 @@ def _register_installed(kind: str) -> None:
             registry.register(kind, name, plugin)
 
 
-def _doctor(_options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> int:
+    from pytest_benchflow.rollout import doctor
+
+    for kind in ("sandboxes", "agents"):
+        _register_installed(kind)
+    doctor.use_hosts(options.ssh_host)
+    if options.probe is not None:
+        return 0 if doctor.probe(options.probe, lambda line: print(printable(line), flush=True)) else 1
     print(f"pytest-benchflow {__version__} · Python {platform.python_version()} · {platform.platform()}")
     available = 0
     print("\nsandboxes")
     for name in registry.names("sandboxes"):
-        backend: Backend = registry.load("sandboxes", name, "backend")
-        reason = backend.available()
-        available += reason is None
-        print(f"  {name}: {'available' if reason is None else f'not available: {printable(reason)}'}")
-    _register_installed("agents")
+        usable, lines = doctor.describe(name)
+        available += usable
+        print(*(f"  {printable(line)}" for line in lines), sep="\n")
     declare_agents()
     print("\nagents")
     for name in registry.names("agents"):
         print(f"  {name}: {one_line(_agent_state(name))}")
-    print("\nextras (`docker` is for that sandbox, `export` loads exports back; the others are for coming releases)")
+    print(
+        "\nextras (`docker`, `ssh` and `daytona` are for these sandboxes, `litellm` for models, `export` reads exports)"
+    )
     for extra, module in EXTRAS.items():
         there = importlib.util.find_spec(module) is not None
         print(f"  {extra}: installed" if there else f"  {extra}: missing; pip install 'pytest-benchflow[{extra}]'")

@@ -71,6 +71,14 @@ class Capabilities:
     root: bool  # a command may run as root
     stdin: bool = True  # commands take input
     snapshots: bool = False  # the state of one sandbox can be where others start from
+    stand_in: tuple[str, ...] = ()  # what has been seen against a stand-in only, never against the real thing
+
+
+class Probe(Protocol):
+    """What the file `sandboxes/_NAME_probe.py` may offer as `probe`: `doctor --probe NAME` calls it."""
+
+    async def __call__(self, say: Callable[[str], None]) -> bool:
+        """Try a backend as it is here, say what came of it, leave nothing, and return whether all is in order."""
 
 
 @dataclass(frozen=True, slots=True)

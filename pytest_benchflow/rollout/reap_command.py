@@ -39,13 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sandbox", action="append", metavar="NAME", help="look there only; repeat for more (default: everywhere)"
     )
+    parser.add_argument("--ssh-host", action="append", metavar="[USER@]HOST[:PORT]", help="a host of the ssh sandbox")
 
 
 def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Run the command, which says a line for each thing it finds, and return its exit code. Raises: UsageError."""
     import asyncio
 
+    from pytest_benchflow.rollout.doctor import use_hosts
+
     older_than_sec = _age(options.older_than)
+    use_hosts(options.ssh_host)
     named = tuple(dict.fromkeys(options.sandbox or ()))
     backends: dict[str, Backend] = {
         name: registry.load("sandboxes", name, "backend") for name in named or registry.names("sandboxes")

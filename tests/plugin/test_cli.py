@@ -174,7 +174,7 @@ def test_doctor_names_every_part_and_no_secret(
     assert "openhands: " in text
     assert "baseline: ready (runs on the sandbox's python3)" in text
     assert "nop: ready (part of this package)" in text
-    assert "extras (`docker` is for that sandbox, `export` loads exports back; the others" in text
+    assert "extras (`docker`, `ssh` and `daytona` are for these sandboxes" in text
     assert "not installed yet" in text
     assert "invented" not in text
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pytest_benchflow.sandboxes._remove import names_in, remove_entry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_TURN = threading.Lock()  # of this process, whose threads would each take the other's lock for a live session's
 TRASH = ".trash-"  # a dead session's directory that is being removed, then its name and a random part
 
 
@@ -72,7 +74,7 @@ def discard_here(name: str) -> None:
     session, _, child = name.partition("/")
     if {session, child} & {"", ".", ".."} or "/" in child:
         raise SandboxError(f"{name!r} is no scratch directory of a session")
-    with contextlib.suppress(FileNotFoundError), lock_if_dead(base_directory() / session) as lock:
+    with _TURN, contextlib.suppress(FileNotFoundError), lock_if_dead(base_directory() / session) as lock:
         if lock is None:
             raise SandboxError(f"{name} is in use by a session")
         if child in names_in(lock):

@@ -100,8 +100,14 @@ async def have_layers(image: Image, task: Task, bench: OpenBench) -> Stack:
 
     Raises: SandboxError with the step that failed and the last it said, TaskError for a source that is not there.
     """
-    (layers_dir() / _EMPTY).mkdir(parents=True, exist_ok=True)
-    return await _Builder(task, bench).stack(image)
+    try:
+        (layers_dir() / _EMPTY).mkdir(parents=True, exist_ok=True)
+        return await _Builder(task, bench).stack(image)
+    except OSError as error:
+        raise SandboxError(
+            f"the image of {task.dockerfile} cannot be kept below {layers_dir()}: {error.strerror or error}; "
+            "make room there, or set BENCHFLOW_CACHE_DIR to a directory that can be written"
+        ) from error
 
 
 class _Builder:
@@ -153,11 +159,6 @@ class _Builder:
                 except SandboxError as error:
                     _failed[name] = str(error)
                     raise
-                except OSError as error:
-                    raise SandboxError(
-                        f"the image of {self._task.dockerfile} cannot be kept below {layers_dir()}: "
-                        f"{error.strerror or error}; make room there, or set BENCHFLOW_CACHE_DIR"
-                    ) from error
                 finally:
                     await asyncio.to_thread(_remove, draft)
         return name

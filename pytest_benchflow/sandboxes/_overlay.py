@@ -78,20 +78,25 @@ class Overlay:
 
 @functools.cache
 def why_no_overlay(directory: str) -> str | None:
-    """Return why no copy-on-write root can be had with its changes in `directory`, None when it can; tried once."""
+    """Return why no copy-on-write root can be had with its changes in `directory`, None when it can; tried once.
+
+    A disk that is full or read-only is no reason: it is for the build to tell.
+    """
     if not is_root():
         return "only root can lay a copy-on-write root"
     if shutil.which("nsenter") is None:
         return "nsenter is not installed; it comes with util-linux"
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="benchflow-overlay-", dir=directory) as place:
-        top = Path(place)
-        for name in ("target", "upper", "work"):
-            (top / name).mkdir()
-        try:
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="benchflow-overlay-", dir=directory) as place:
+            top = Path(place)
+            for name in ("target", "upper", "work"):
+                (top / name).mkdir()
             Overlay([Tree(top / "target", [Path("/usr")], top / "upper", top / "work")], top).close()
-        except SandboxError as error:
-            return f"{error}; a directory on ext4, xfs or tmpfs can be used"
+    except SandboxError as error:
+        return f"{error}; a directory on ext4, xfs or tmpfs can be used"
+    except OSError:
+        return None
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import os
 import platform
 import re
 import sys
@@ -28,6 +29,7 @@ from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._running import run_to_end
 from pytest_benchflow.sandboxes._sessions import discard_here, remains_here
 from pytest_benchflow.sandboxes._support import why_unsupported
+from pytest_benchflow.tasks.task import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     )
     from pytest_benchflow.tasks.task import Task
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LEAST_BYTES = 8192
 PROXY_PORT = 8000
 EGRESS_PORT = 8001
 _DIRECTORIES = ("app", "home", "mnt", "opt", "root", "run", "srv", "var/log")
@@ -80,7 +84,9 @@ class LocalBackend:
 
     async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
         """Return the mounts of an installation, made first where the cache has none. Raises: AgentError."""
-        return await install_here(self, installation, task, log)
+        # One installation serves all tasks, so it is made where nothing of any task's is.
+        bare = replace(task, environment=Environment(), environment_dir=None, dockerfile=None)
+        return await install_here(self, installation, bare, log)
 
     async def close(self) -> None:
         """Let go of nothing: nothing is held between sandboxes."""
@@ -172,11 +178,13 @@ class LocalSandbox:
         try:
             await self._copying(self._build_layered if self._layered else self._build)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in _FULL:
                 raise
-            raise SandboxError(
-                f"the sandbox's files do not fit below {self._spec.scratch}; make room there, or set TMPDIR"
-            ) from error
+            raise self._no_room() from error
+
+    def _no_room(self) -> SandboxError:
+        place = self._layered.changes if self._layered else self._spec.scratch
+        return SandboxError(f"the sandbox's files do not fit below {place}; make room there, or set TMPDIR")
 
     def _build(self) -> None:
         self._root.mkdir(mode=0o755)
@@ -272,6 +280,8 @@ class LocalSandbox:
             if self._phases > 1:
                 self._startup.restore()
         except OSError as error:
+            if error.errno in _FULL:
+                raise self._no_room() from error
             raise SandboxError(f"sandbox {self.id} cannot be made ready for its next phase: {error}") from error
 
     def _check_alive(self) -> None:
@@ -337,8 +347,14 @@ class LocalSandbox:
         await self._copying(copy_in, source, self.inside, target)
 
     async def download(self, source: str, target: Path) -> None:
-        """Copy a file or directory out; links are not followed. Raises: FileNotFoundError when it is not there."""
+        """Copy a file or directory out; links are not followed.
+
+        Raises: FileNotFoundError when it is not there, SandboxError when the disk of the sandbox is full.
+        """
         await self._copying(copy_out, self.inside, source, target)
+        found = os.statvfs(self._spec.scratch)
+        if found.f_bavail * found.f_frsize < _LEAST_BYTES:
+            raise self._no_room()  # what was copied may be the half of what was to be written
 
     async def make_directory(self, path: str) -> None:
         """Make a directory with those above it, links resolved inside."""

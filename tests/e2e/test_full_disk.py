@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,3 +84,85 @@ def test_a_full_temporary_disk_is_named_and_no_fault_of_this_package(
     assert "Traceback" not in output
     assert machine.leftovers() == []
     assert not [path for path in small_disk.rglob("*") if path.is_file() and path.name != "fill"]
+
+
+BUILT = "FROM debian:12-slim\nWORKDIR /app\nRUN head -c 3000000 /dev/zero >/app/data\n"
+FILLING = "#!/bin/sh\nhead -c 30000000 /dev/zero >/app/more\necho 42 >/app/answer\n"
+
+
+@contextmanager
+def mounted(place: Path, options: str) -> Iterator[Path]:
+    if os.getuid() != 0:
+        pytest.skip("only root may mount a disk")
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("size=2m", ("Dockerfile:3: RUN head", "exit code 1", "No space left on device")),
+        ("size=100k", ("Dockerfile cannot be kept below", "No space left on device", "BENCHFLOW_CACHE_DIR")),
+        ("ro", ("Dockerfile cannot be kept below", "Read-only file system", "BENCHFLOW_CACHE_DIR")),
+    ],
+    ids=["full-in-a-step", "full-beside-a-step", "read-only"],
+)
+def test_a_cache_disk_that_takes_no_image_is_told_in_a_sentence(
+    make_task: MakeTask, tmp_path: Path, machine: Machine, options: str, said: tuple[str, ...]
+) -> None:
+    task = make_task()
+    (task / "environment" / "Dockerfile").write_text(BUILT)
+    (task.parents[1] / "pytest.ini").write_text("[pytest]\n")
+    with mounted(tmp_path / "disk", options) as cache:
+        command = ("env", f"BENCHFLOW_CACHE_DIR={cache}", sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+        run = machine.start(*command, "tasks", "--benchflow-agent=oracle", "-m", "rollout", cwd=task.parents[1])
+        output, _ = run.communicate(timeout=120)
+        kept = list(cache.glob("layers/.*.draft-*"))
+    assert "unhealthy (infra)" in output
+    assert [words for words in said if words not in output] == [], output
+    assert "Traceback" not in output
+    assert kept == []
+    assert machine.leftovers() == []
+
+
+@pytest.mark.parametrize("dockerfile", ["FROM debian:12-slim\nWORKDIR /app\n", BUILT], ids=["plain", "built"])
+def test_an_agent_that_fills_the_disk_gets_no_score_and_keeps_its_output(
+    make_task: MakeTask, tmp_path: Path, machine: Machine, dockerfile: str
+) -> None:
+    task = make_task()
+    root = task.parents[1]
+    (task / "environment" / "Dockerfile").write_text(dockerfile)
+    (task / "solution" / "solve.sh").write_text(FILLING.replace("head", "echo begun\nhead"))
+    (root / "pytest.ini").write_text("[pytest]\n")
+    with mounted(tmp_path / "disk", "size=8m") as disk:
+        command = ("env", f"TMPDIR={disk}", f"BENCHFLOW_CACHE_DIR={tmp_path}/cache", sys.executable, "-m", "pytest")
+        asked = ("tasks", "--benchflow-agent=oracle", "-m", "rollout", "-p", "no:cacheprovider")
+        output, _ = machine.start(*command, *asked, "--benchflow-job-name=full", cwd=root).communicate(timeout=120)
+    assert "unhealthy (infra)" in output, output
+    assert "the sandbox's files do not fit below" in output
+    assert "Traceback" not in output
+    (rollout,) = (root / "jobs" / "full").glob("*__oracle__*")
+    result = json.loads((rollout / "result.json").read_text())
+    assert (result["verdict"], result["rewards"]) == ("unhealthy", None)
+    assert (rollout / "agent" / "stdout.txt").read_text() == "begun\n"
+    assert machine.leftovers() == []
+
+
+def test_a_jobs_directory_that_is_read_only_is_told_before_anything_runs(
+    make_task: MakeTask, tmp_path: Path, machine: Machine
+) -> None:
+    root = make_task().parents[1]
+    (root / "pytest.ini").write_text("[pytest]\n")
+    with mounted(tmp_path / "disk", "ro") as disk:
+        asked = ("tasks", "--benchflow-agent=oracle", f"--benchflow-jobs-dir={disk}")
+        run = machine.pytest(*asked, cwd=root)
+        output, _ = run.communicate(timeout=120)
+    assert run.returncode not in (0, 1)
+    (said,) = (line for line in output.splitlines() if line.startswith("ERROR: "))
+    assert said.startswith(f"ERROR: the jobs directory {disk} cannot be used: Read-only file system; ")
+    assert "Traceback" not in output
+    assert machine.leftovers() == []

@@ -271,6 +271,8 @@ class EndpointReport:
     mismatch: str | None = None  # the first replay difference, when a recording did not fit
     warnings: tuple[str, ...] = ()
     in_flight: tuple[str, ...] = ()  # the requests without an answer when it was closed
+    # The reasoning efforts that came: each as asked for, as the agent sent it, as it went upstream, as it was echoed.
+    efforts: tuple[Mapping[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

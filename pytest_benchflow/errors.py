@@ -11,6 +11,7 @@ class BenchflowError(Exception):
     """Base of every error this package raises on purpose; its text is written for a person."""
 
     category = "infra"
+    details: str | None = None  # what is known beside the text, for error_details
 
 
 class UsageError(BenchflowError, ValueError):
@@ -59,6 +60,10 @@ class ProviderError(BenchflowError, RuntimeError):
     """The model's side failed: no key, no route, a refused or broken call."""
 
     category = "provider"
+
+
+class RejectedKeyError(ProviderError):
+    """A provider rejected a key: no rollout that needs it can succeed."""
 
 
 class ReplayMismatchError(ProviderError):

@@ -13,7 +13,7 @@ import pytest
 
 import pytest_benchflow
 from pytest_benchflow import fixtures, hookspecs
-from pytest_benchflow.errors import BenchflowError, OverBudgetError, UnsupportedError
+from pytest_benchflow.errors import BenchflowError, OverBudgetError, RejectedKeyError, UnsupportedError
 from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, asks_for_rollout, parametrize_matrix
 from pytest_benchflow.settings import INI_ONLY, INI_TYPES, OPTIONS
 
@@ -178,6 +178,8 @@ def pytest_runtest_makereport(
     if call.excinfo is not None and isinstance(call.excinfo.value, UnsupportedError):
         reason, over_budget = str(call.excinfo.value), isinstance(call.excinfo.value, OverBudgetError)
         call.excinfo = pytest.CallInfo.from_call(lambda: pytest.skip(reason), call.when).excinfo
+    if call.excinfo is not None and isinstance(call.excinfo.value, RejectedKeyError):
+        item.session.shouldfail = str(call.excinfo.value)
     report = yield
     if SUMMARY in item.stash or hasattr(item, "role") or over_budget:
         from pytest_benchflow.report.attach import attach

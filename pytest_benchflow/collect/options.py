@@ -224,9 +224,10 @@ def _check_models(settings: Settings) -> None:
     from pytest_benchflow.proxy.routes import check_model
 
     try:
-        if any(registry.load("agents", name, "agent")(name).uses_model for name in settings.agents):
+        agents = [registry.load("agents", name, "agent")(name) for name in settings.agents]
+        for agent in (each for each in agents if each.uses_model):
             for model in live:
-                check_model(model)
+                check_model(model, agent)
     except BenchflowError as error:
         raise pytest.UsageError(f"--benchflow-model: {error}") from None
 

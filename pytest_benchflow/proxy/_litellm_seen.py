@@ -58,6 +58,7 @@ def seen(calls: Sequence[Call], *, request_too: bool) -> dict[str, Any]:
         "request_id": next((each for each in ids if each), None),
         "response_id": answer.get("id") or answer.get("responseId"),
         "response_model": answer.get("model") or answer.get("modelVersion"),
+        "response_effort": dialect.effort(answer) if dialect else None,
         "response_sha256": hashlib.sha256(call.answer).hexdigest(),
         "response_bytes": len(call.answer),
     }

@@ -122,6 +122,8 @@ class Recorder:
         before = self._redactor.count
         answer = self._redactor.json(exchange.answer)
         error = self._redactor.value(exchange.error)
+        if "upstream" in exchange.metadata:  # a whole request, in a provider's own format
+            exchange.metadata["upstream"] = self._redactor.value(exchange.metadata["upstream"])
         self._count_redactions(exchange, before)
         response: tuple[bytes, ...] = (b"null",)
         if exchange.status is not None:

@@ -50,9 +50,12 @@ class RoutedUpstream:
     def __init__(self, way: Way) -> None:
         self.way = way
         parameters = (f"{name}={value}" for name, value in sorted(way.parameters.items()))
-        # Whose calls are paced together.
-        self.account = account_name(way.key, *sorted(way.natives.values()), *parameters)
-        self.rejected: Callable[[str], None] | None = None  # hears what the provider says when it refuses the key
+        self.account = account_name(
+            way.key, *sorted(way.natives.values()), *parameters
+        )  # whose calls are paced together
+        # Hears of a key that the provider refuses: the variable it is from, and what was said.
+        self.rejected: Callable[[str, str], None] | None = None
+        self._refused: str | None = None
         self._ways: dict[str, Upstream] = {}
         self._translation: Translation | None = None
         self._own_translation = False
@@ -68,6 +71,8 @@ class RoutedUpstream:
         dialect = dialect_for(request.path)
         if dialect is None:
             raise ProviderError(f"no model API has the path {request.path}")
+        if self._refused is not None:
+            return _own(dialect, 401, f"{self._refused}, and is not asked again", {"upstream_attempt": 0})
         upstream = self._ways.get(dialect.name)
         if upstream is None:
             upstream = self._ways[dialect.name] = self._made(dialect.name)
@@ -79,9 +84,12 @@ class RoutedUpstream:
             async with asyncio.timeout_at(until):
                 answer = await upstream.send(request)
         except TimeoutError:
-            return _late(dialect, f"the model did not answer within {limit:g} s (--benchflow-model-timeout)")
-        if answer.status == 401 and self.rejected is not None:
-            self.rejected(f"{self.way.key_source} was rejected with 401")
+            message = f"the model did not answer within {limit:g} s (--benchflow-model-timeout)"
+            return _own(dialect, 504, message, {"upstream_timeout": limit})
+        if answer.status == 401 and self.way.key_source is not None:
+            self._refused = f"the provider rejected the key in {self.way.key_source} with 401"
+            if self.rejected is not None:
+                self.rejected(self.way.key_source, "the provider answered 401")
         if until is None:
             return answer
         chunks = _until(answer.chunks, until, f"the answer was not whole after {limit:g} s (--benchflow-model-timeout)")
@@ -127,11 +135,13 @@ class RoutedUpstream:
         return replace(request, path=path, headers=headers)
 
 
-def _late(dialect: Dialect, message: str) -> ModelResponse:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield dialect.error_body(504, message, "timeout")
+def _own(dialect: Dialect, status: int, message: str, metadata: Mapping[str, Any]) -> ModelResponse:
+    """Return an error that no provider answered with."""
 
-    return ModelResponse(504, {"Content-Type": "application/json"}, chunks(), {"upstream_timeout": message})
+    async def chunks() -> AsyncIterator[bytes]:
+        yield dialect.error_body(status, message, "timeout" if status == 504 else "authentication_error")
+
+    return ModelResponse(status, {"Content-Type": "application/json"}, chunks(), metadata)
 
 
 async def _until(chunks: AsyncIterator[bytes], end: float, message: str) -> AsyncIterator[bytes]:

@@ -19,7 +19,7 @@ from pytest_benchflow.dialects._common import EVENT_STREAM, INCOMPLETE
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.dialects.chat import dialect as chat
 from pytest_benchflow.errors import ProviderError, ReplayMismatchError
-from pytest_benchflow.proxy import _controls
+from pytest_benchflow.proxy import _controls, _effort
 from pytest_benchflow.proxy._pacing import NotWantedError, Wait
 from pytest_benchflow.proxy._recorder import Exchange, Recorder, parse_body
 from pytest_benchflow.records.jsontext import dumps
@@ -51,11 +51,19 @@ class Gateway:
         self._endpoints: weakref.WeakSet[GatewayEndpoint] = weakref.WeakSet()
 
     async def open(
-        self, *, rundir: RunDir, upstream: Upstream, redactor: Redactor, model: str, drain: bool = True
+        self,
+        *,
+        rundir: RunDir,
+        upstream: Upstream,
+        redactor: Redactor,
+        model: str,
+        drain: bool = True,
+        effort: str | None = None,
     ) -> GatewayEndpoint:
         """Open an endpoint whose exchanges go to `upstream` and are recorded in `rundir`; it closes them both.
 
-        With `drain`, an answer that its client no longer waits for is still read to its end and recorded.
+        With `drain`, an answer that its client no longer waits for is still read to its end and recorded. `effort` is
+        the reasoning effort that was asked for.
         """
         self._opened += 1
         identity = f"{rundir.path}:{self._opened}".encode()
@@ -69,6 +77,7 @@ class Gateway:
             drain=drain,
             longest_body=self._longest_body,
             account=self._pacing.account(upstream) if self._pacing else None,
+            effort=effort,
         )
         self._endpoints.add(endpoint)
         return endpoint
@@ -93,6 +102,7 @@ class GatewayEndpoint:
         drain: bool,
         longest_body: int,
         account: Account | None,
+        effort: str | None,
     ) -> None:
         self.token = token
         self.mismatch: str | None = None
@@ -102,6 +112,8 @@ class GatewayEndpoint:
         self._drain = drain
         self._longest_body = longest_body
         self._account = account
+        self._effort = effort
+        self._efforts: dict[tuple[str | None, ...], None] = {}  # as in `_effort.STATIONS`
         self._warnings: dict[str, None] = {}
         self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
         self._listeners: list[socket.socket] = []
@@ -173,6 +185,7 @@ class GatewayEndpoint:
             mismatch=self.mismatch,
             warnings=(*self._warnings, *self._recorder.warnings),
             in_flight=in_flight,
+            efforts=tuple(dict(zip(_effort.STATIONS, each, strict=True)) for each in self._efforts),
         )
 
     async def _stop_listening(self) -> None:
@@ -264,6 +277,7 @@ class GatewayEndpoint:
         path = f"{request.path}?{query}" if query else request.path
         streamed = dialect.streams(path, body)
         exchange.stream = streamed is not None
+        exchange.metadata |= _effort.sent(dialect, body, self._effort)
         # A recording holds no secret, so a request is compared with it, and shown, as it would be recorded.
         body_sent = recorded if self._upstream.replays else raw
         named = body.get("model")
@@ -331,6 +345,11 @@ class GatewayEndpoint:
             close = getattr(answer.chunks, "aclose", None)
             if close is not None:
                 await close()
+            # With what is known only at the end of an answer.
+            exchange.metadata.update(answer.metadata)
+            self._warnings.update(dict.fromkeys(_effort.ended(dialect, exchange.metadata, exchange.answer)))
+            if evidence := exchange.metadata.get("effort"):
+                self._efforts[tuple(evidence[name] for name in _effort.STATIONS)] = None
 
 
 async def _read(request: web.BaseRequest, limit: int) -> bytes | None:

@@ -53,6 +53,7 @@ class Route:
         rundir: RunDir,
         redactor: Redactor,
         translation: Callable[[], Translation] | None = None,
+        effort: str | None = None,
     ) -> Endpoint:
         """Open the door to this route, recording into `rundir`; the endpoint owns and closes the upstream."""
         from pytest_benchflow.proxy._routed import RoutedUpstream
@@ -60,7 +61,16 @@ class Route:
         redactor.add(*self.secrets)
         if translation is not None and isinstance(self.upstream, RoutedUpstream):
             self.upstream.use(translation(), dialect=self.dialect)
-        return await gateway.open(rundir=rundir, upstream=self.upstream, redactor=redactor, model=self.agent_model)
+        return await gateway.open(
+            rundir=rundir, upstream=self.upstream, redactor=redactor, model=self.agent_model, effort=effort
+        )
+
+    def when_rejected(self, tell: Callable[[str, str], None]) -> None:
+        """Call `tell` with the variable of a key, and with what was said, when the provider rejects it."""
+        from pytest_benchflow.proxy._routed import RoutedUpstream
+
+        if isinstance(self.upstream, RoutedUpstream):
+            self.upstream.rejected = tell
 
     def as_json(self) -> dict[str, object] | None:
         """Return the route as config.json holds it, without a key; None where no provider answers."""
@@ -94,7 +104,7 @@ def route(
     """
     if model == "replay":
         return _replay(task, agent_name, strict=replay_strict, skill_mode=skill_mode)
-    return _live(model, dialect, timeout)
+    return provider_route(model, dialect, timeout)
 
 
 def check_model(model: str, agent: Agent | None = None) -> None:
@@ -103,10 +113,11 @@ def check_model(model: str, agent: Agent | None = None) -> None:
     Raises: UsageError, ProviderError.
     """
     if model != "replay":
-        _live(model, agent.api_dialect if agent else None, None)
+        provider_route(model, agent.api_dialect if agent else None)
 
 
-def _live(model: str, dialect: str | None, timeout: float | None) -> Route:
+def provider_route(model: str, dialect: str | None = None, timeout: float | None = None) -> Route:
+    """Return the route of a model that is no recording; see `route`. Raises: UsageError, ProviderError."""
     prefix, _, name = model.partition("/")
     if prefix == "script" and name and not _AT_URL.match(model):
         # Imported here: it brings pydantic, which no other route needs.

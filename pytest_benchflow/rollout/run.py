@@ -286,7 +286,11 @@ async def _endpoint(state: RolloutState) -> AsyncIterator[Endpoint | None]:
         yield None
         return
     endpoint = await route.open_endpoint(
-        state.host.gateway(), rundir=state.dir, redactor=state.redactor, translation=state.host.translation
+        state.host.gateway(),
+        rundir=state.dir,
+        redactor=state.redactor,
+        translation=state.host.translation,
+        effort=state.cell.config.reasoning_effort,
     )
     try:
         yield endpoint

@@ -19,9 +19,11 @@ from pytest_benchflow.rollout.budget import Budget
 from pytest_benchflow.rollout.cell import resolve, settled, task_of
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job, finish_job, note_cell, recover_jobs
+from pytest_benchflow.rollout.keys import Keys
 from pytest_benchflow.rollout.leftovers import left_at_end, reap_at_start
 from pytest_benchflow.rollout.matrix import matrix_record
 from pytest_benchflow.rollout.place import held, rundir_of
+from pytest_benchflow.rollout.plan import models_for
 from pytest_benchflow.rollout.pool import Pool
 from pytest_benchflow.rollout.run import run_cell
 
@@ -63,6 +65,7 @@ class RolloutSession:
         self.pool = Pool()
         self._leads = leads
         self._budget = Budget(self.job_dir, session_id, settings.max_cost)
+        self._keys = Keys(self.job_dir, session_id, probe=not settings.skip_key_check)
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
         self._finished: dict[Path, tuple[RolloutConfig, Rollout | BenchflowError]] = {}
@@ -99,11 +102,24 @@ class RolloutSession:
             self._begun = True
             if self._leads:
                 self.reaped += self.pool.run(reap_at_start(self.settings.sandbox))
+                self._check_keys(planned)
         except OSError as error:
             raise UsageError(
                 f"the jobs directory {self.settings.jobs_dir} cannot be used: {error.strerror or error}; "
                 "--benchflow-jobs-dir takes a directory that can be written, or made"
             ) from None
+
+    def _check_keys(self, planned: Iterable[RolloutConfig] | None) -> None:
+        """Try the keys before the first rollout. Raises: RejectedKeyError."""
+        if planned is not None:
+            models = [cell.model for cell in planned]
+        else:
+            models = [model for agent in self.settings.agents for model in models_for(agent, self.settings)]
+        for model in dict.fromkeys(models):
+            if model not in ("replay", "none"):
+                from pytest_benchflow.proxy.routes import provider_route
+
+                self._keys.check(provider_route(model), self.pool.run)
 
     def get(
         self, config: RolloutConfig, watch: Callable[[str], None] | None = None, *, planned: str | None = None
@@ -143,6 +159,9 @@ class RolloutSession:
         try:
             self.open()
             cell = resolve(config)
+            self._keys.check(cell.route, self.pool.run)
+            if cell.route is not None:
+                cell.route.when_rejected(self._keys.reject)
             # Not under the lock, whose file would be a rollout's; one that another worker has begun is waited for.
             if not self._begun_here(rundir.path):
                 self._budget.check(cell)
@@ -198,6 +217,7 @@ class RolloutSession:
         if self._job_lock is not None:
             with self._job_lock:
                 self._job_lock = None
+                self._keys.forget()
                 if not self._begun:
                     return
                 try:

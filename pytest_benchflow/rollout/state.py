@@ -164,6 +164,9 @@ class RolloutState:
     def endpoint_closed(self, report: EndpointReport) -> None:
         """Take note of what passed through the gateway."""
         self.report = report
+        if report.efforts:
+            self.config["efforts"] = [dict(each) for each in report.efforts]
+            write_json(self.dir.config, self.redactor.value(self.config))
 
 
 def begin(cell: Cell, host: Host, watch: Callable[[str], None] | None) -> RolloutState:

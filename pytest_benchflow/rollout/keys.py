@@ -1,0 +1,62 @@
+"""Try each key once in a session, and start no rollout with one that its provider has rejected."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pytest_benchflow.errors import RejectedKeyError
+from pytest_benchflow.records.jsontext import dumps, loads
+from pytest_benchflow.records.values import mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+    from typing import IO, Any
+
+    from pytest_benchflow.proxy.routes import Route
+
+
+class Keys:
+    """What the processes of a session know of its keys, in a file of the job; it names variables, never values."""
+
+    def __init__(self, job_dir: Path, session_id: str, *, probe: bool) -> None:
+        self._path = job_dir / f".keys-{hashlib.sha256(session_id.encode()).hexdigest()[:16]}"
+        self._probe = probe
+
+    def check(self, route: Route | None, run: Callable[[Coroutine[Any, Any, str | None]], str | None]) -> None:
+        """Raise RejectedKeyError for a key known to be rejected; one that nobody has tried is tried here, by `run`."""
+        if route is None or route.way is None or route.way.key_source is None:
+            return
+        way = route.way
+        with self._path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            known = self._known(file)
+            name = f"{way.key_source} {next(iter(way.natives.values()), '')}"
+            if name not in known and self._probe:
+                from pytest_benchflow.proxy.keycheck import rejection
+
+                known[name] = run(rejection(route))
+                file.write(dumps([name, known[name]]) + b"\n")
+            said = known.get(name) or known.get(str(way.key_source))
+        if said is not None:
+            raise RejectedKeyError(
+                f"the key in {way.key_source} was rejected: {said}; set a valid one, or pass "
+                "--benchflow-skip-key-check when this says nothing about the model"
+            )
+
+    def reject(self, source: str, said: str) -> None:
+        """Note that a provider rejected a key in the middle of a session."""
+        with suppress(OSError), self._path.open("ab") as file:
+            file.write(dumps([source, said]) + b"\n")
+
+    def forget(self) -> None:
+        """Remove the file, when the session is over."""
+        self._path.unlink(missing_ok=True)
+
+    def _known(self, file: IO[bytes]) -> dict[str, str | None]:
+        file.seek(0)
+        lines = (loads(line) for line in file.read().splitlines() if line.endswith(b"]"))
+        return mapping(dict(lines))

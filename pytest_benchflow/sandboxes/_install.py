@@ -33,7 +33,7 @@ _MARKER = ".complete.json"
 _PLACE = "place"  # of an unfinished installation's sandbox
 _LOCK_TICK_SEC = 0.2
 # Downloads that no rollout needs stay out of the installation.
-_CACHES = {"XDG_CACHE_HOME": "/tmp/downloads", "npm_config_cache": "/tmp/downloads/npm"}  # noqa: S108 - of the sandbox
+CACHES = {"XDG_CACHE_HOME": "/tmp/downloads", "npm_config_cache": "/tmp/downloads/npm"}  # noqa: S108 - of the sandbox
 _CREDENTIALS = re.compile(r"://[^/@\s]+@")
 
 # An installation that failed is not tried again by the next rollout of the same session.
@@ -86,15 +86,15 @@ async def _build(
     (draft / _PLACE).write_text(backend.place, "utf-8")
     try:
         sources, local = package_sources()
-        env = {**sources, "HOME": INSTALL_HOME, **_CACHES, **installation.env}
+        env = {**sources, "HOME": INSTALL_HOME, **CACHES, **installation.env}
         if python is not None:
             env["BENCHFLOW_PYTHON"] = str(python)
         mounts = (Mount(files, INSTALL_ROOT, writable=True), *python_mounts(python), *local)
         spec = SandboxSpec(id=f"install-{secrets.token_hex(4)}", task=task, scratch=scratch, mounts=mounts)
         result = await _run(installation, backend, spec, env)
-        _keep_log(log, result)
+        keep_log(log, result)
         if result.exit_code != 0:
-            _failed[final.name] = _why(installation, result, log)
+            _failed[final.name] = why_failed(installation, result, log)
             raise AgentError(_failed[final.name])
         facts = {"name": installation.name, "version": installation.version, "python": str(python)}
         (files / _MARKER).write_text(json.dumps(facts), "utf-8")
@@ -114,13 +114,13 @@ async def _run(installation: Installation, backend: Backend, spec: SandboxSpec, 
         await asyncio.shield(sandbox.stop())
 
 
-def _keep_log(path: Path, result: ExecResult) -> None:
+def keep_log(path: Path, result: ExecResult) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # An index's URL may hold a password.
     path.write_text(_CREDENTIALS.sub("://***@", result.stdout + result.stderr), "utf-8", errors="replace")
 
 
-def _why(installation: Installation, result: ExecResult, log: Path) -> str:
+def why_failed(installation: Installation, result: ExecResult, log: Path) -> str:
     limit = installation.timeout_sec
     how = f"took over {limit:g} s" if result.timed_out else f"ended with exit code {result.exit_code}"
     last = "\n".join(log.read_text("utf-8").strip().splitlines()[-8:])

@@ -41,13 +41,17 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     if request.param in ENGINES:
         monkeypatch.setenv("DOCKER_HOST", request.getfixturevalue(ENGINES[request.param]))
         image = IMAGE
+    if request.param == "daytona":
+        for name, value in request.getfixturevalue("daytona").environ.items():
+            monkeypatch.setenv(name, value)
+        image = "debian:12"
     backend = cast("Backend", registry.load("sandboxes", request.param.partition("-")[0], "backend"))
+    if request.param == "ssh":
+        backend = request.getfixturevalue("ssh_backend")
     if reason := backend.available():
         pytest.skip(reason)
     with Rig(backend, tmp_path, image) as made:
         yield made
-    if request.param == "ssh":
-        backend = request.getfixturevalue("ssh_backend")
 
 
 @pytest.fixture
@@ -394,12 +398,12 @@ def test_mounts_are_seen_and_protected(rig: Rig, tmp_path: Path, writable: bool)
     source.mkdir()
     source.chmod(0o777)
     (source / "program").write_text("here")
-    if writable and os.environ.get("DOCKER_HOST", "").startswith("tcp"):
-        with pytest.raises(SandboxError, match="cannot be written by a container on another machine"):
+    if writable and rig.backend.name in ("ssh", "daytona"):
+        with pytest.raises(SandboxError, match="cannot be written to"):
             rig.create(mounts=(Mount(source, "/opt/benchflow", writable=True),))
         return
-    if writable and rig.backend.name == "ssh":
-        with pytest.raises(SandboxError, match="cannot be written to over SSH"):
+    if writable and os.environ.get("DOCKER_HOST", "").startswith("tcp"):
+        with pytest.raises(SandboxError, match="cannot be written by a container on another machine"):
             rig.create(mounts=(Mount(source, "/opt/benchflow", writable=True),))
         return
     sandbox = rig.create(mounts=(Mount(source, "/opt/benchflow/agents/demo", writable=writable),))

@@ -386,6 +386,33 @@ def test_sandboxes_side_by_side_reach_each_its_own_endpoint(rig: Rig) -> None:
     assert rig.run(all_at_once()) == words
 
 
+# Asks the way out for a host, and prints how it answers.
+ASK = """\
+import os, socket, urllib.parse
+way = urllib.parse.urlsplit(os.environ["http_proxy"])
+with socket.create_connection((way.hostname, way.port), 20) as connection:
+    connection.sendall(b"CONNECT other.invalid:443 HTTP/1.1\\r\\n\\r\\n")
+    print(connection.makefile().readline().strip())
+"""
+
+
+def test_a_list_of_hosts_leads_to_these_and_to_the_endpoint(rig: Rig, sandbox: Sandbox) -> None:
+    async def call() -> tuple[str, str]:
+        endpoint = EchoEndpoint()
+        await sandbox.enter("agent", "allowlist", ("listed.invalid", "*.files.invalid"))
+        url = await sandbox.reach(endpoint)
+        echo = await sandbox.exec(["python3", "-c", CONNECT.format(port=url.rpartition(":")[2])])
+        asked = await sandbox.exec(["sh", "-c", 'test -z "$http_proxy" || exec python3 -c "$0"', ASK])
+        await endpoint.close()
+        return echo.stdout.strip(), asked.stdout.strip() + asked.stderr
+
+    echo, answer = rig.run(call())
+    assert echo == "echo"
+    refused = "HTTP/1.1 403 other.invalid is none of the hosts that the task allows: listed.invalid, *.files.invalid"
+    # At Daytona it is Daytona that filters, and there is no way out of ours.
+    assert answer == ("" if sandbox.backend == "daytona" else refused)
+
+
 def test_a_phase_without_network_has_no_endpoint(rig: Rig, sandbox: Sandbox) -> None:
     rig.run(sandbox.enter("verifier", "none"))
     with pytest.raises(SandboxError, match="none"):

@@ -48,7 +48,8 @@ class Dockerd:
     """An engine with a network of its own, that touches none of the host's; what it holds outlives `stop`."""
 
     def __init__(self, log: Path, *more: str) -> None:
-        self._more = more
+        # One that listens at a port of this machine is in its network, and makes none itself.
+        self._more = (*more, "--bridge=none") if more else ()
         # A socket's name may have no more than 107 characters.
         self._place = Path("/tmp", f"bf-dockerd-{secrets.token_hex(4)}")
         self._place.mkdir(mode=0o700)
@@ -60,8 +61,8 @@ class Dockerd:
         """Start it and tell whether it answers."""
         place, name = self._place, self._place.name
         # Mounts of its own, so that whoever looks for what a run left on this machine meets none of them.
-        command = ["unshare", "--mount", "--net", "--propagation=private"]
-        command += ["sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+        command = ["unshare", "--mount", "--propagation=private"]
+        command += [] if self._more else ["--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
         command += ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
         command += [f"--host={self.address}", "--storage-driver=overlay2"]
         command += ["--iptables=false", "--ip6tables=false", *self._more]

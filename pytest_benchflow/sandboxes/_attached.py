@@ -22,6 +22,7 @@ _FIRST_LOOK_SEC = 0.2
 _LOOK_SEC = 1.0
 _SETTLE_SEC = 0.01
 _REFUSAL_SEC = 5.0
+_LOST_SEC = 5.0
 _KILLED = 128 + signal.SIGKILL
 
 
@@ -66,12 +67,15 @@ class DockerProcess:
         run: str,
         stream: tuple[ByteReader, ByteWriter],
         kill: Callable[[DockerProcess], Awaitable[None]],
+        *,
+        talks: bool = False,
     ) -> None:
         self._engine = engine
         self._id = exec_id
         self.run = run  # the mark of all it starts
         self._reader, self._writer = stream
         self._kill = kill
+        self._talks = talks  # its output is an answer: without it, it is of no use
         self._doomed = False
         self._out, self._err = _Channel(), _Channel()
         self._pump = asyncio.create_task(self._take_apart())
@@ -114,6 +118,14 @@ class DockerProcess:
             if not state["Running"] and code is not None and not self._ended.done():
                 # A shell's own 137 is its exit code; ours is a signal.
                 self._ended.set_result(-signal.SIGKILL if self._doomed and code == _KILLED else int(code))
+
+    async def _see_why_silent(self) -> None:
+        """Find out whether what reads nothing more has ended. Raises: SandboxError when it runs on."""
+        if self._talks and not self._doomed and not await self.ends_within(_LOST_SEC):
+            raise SandboxError(
+                f"the connection to a running command was lost: the Docker engine at {self._engine.name}, or the way "
+                "there, broke it off"
+            )
 
     def doom(self) -> None:
         """Note that we are about to kill it."""
@@ -160,7 +172,10 @@ class DockerProcess:
 
     async def read(self, limit: int = 65536) -> bytes:
         """Return up to `limit` bytes of stdout as soon as there are any; b"" at its end."""
-        return await self._out.get(limit)
+        data = await self._out.get(limit)
+        if not data:
+            await self._see_why_silent()
+        return data
 
     async def read_stderr(self, limit: int = 65536) -> bytes:
         """Return up to `limit` bytes of stderr as soon as there are any; b"" at its end."""

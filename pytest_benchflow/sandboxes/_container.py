@@ -286,7 +286,7 @@ class DockerSandbox:
         user: str | int | None = None,
     ) -> DockerProcess:
         """Start a command and return it alive."""
-        return await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=True)
+        return await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=True, talks=True)
 
     async def _start(
         self,
@@ -296,12 +296,14 @@ class DockerSandbox:
         cwd: str | None,
         user: str | int | None,
         with_stdin: bool,
+        talks: bool = False,
     ) -> DockerProcess:
         inside = await self._running()
         full = {**(self._way_out if self._network in _WITH_EGRESS else {}), **self._spec.env, **(env or {})}
         if user is not None:
             await self._in_thread(lambda inside: inside.check_user(user))
-        return await self._launch(inside, argv, full, cwd=cwd or self.workdir, user=user, with_stdin=with_stdin)
+        where = cwd or self.workdir
+        return await self._launch(inside, argv, full, cwd=where, user=user, with_stdin=with_stdin, talks=talks)
 
     async def _launch(
         self,
@@ -312,6 +314,7 @@ class DockerSandbox:
         cwd: str,
         user: str | int | None,
         with_stdin: bool,
+        talks: bool = False,
     ) -> DockerProcess:
         run = f"{self._name}-{next(self._runs)}"
         full = {**env, RUN_VARIABLE: run}
@@ -338,7 +341,7 @@ class DockerSandbox:
                 starting.result()[1].transport.abort()
                 await asyncio.to_thread(inside.kill_run, run)
             raise
-        process = DockerProcess(self._engine, made["Id"], run, stream, self._kill)
+        process = DockerProcess(self._engine, made["Id"], run, stream, self._kill, talks=talks)
         self._processes.append(process)
         return process
 

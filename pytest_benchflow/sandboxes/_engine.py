@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _PROBE_SEC = 10
 _CALL_SEC = 120
 _THREADS = 16
+_OLDEST = "1.24"  # of the interface; no more than a name until the engine has told its own
 _INSTEAD = "or use --benchflow-sandbox=local"
 _KINDS = ("unix://", "tcp://", "ssh://")
 
@@ -100,9 +101,14 @@ class Engine:
         self.address = address
         self.name = shown(address).removeprefix("unix://")  # for people
         path, tls = socket_of(address), tls_of(address)
-        options = {"tls": _docker_tls(docker, tls)} if tls else {}
-        url = f"unix://{path}" if path else address
-        self.api: Any = docker.APIClient(base_url=url, version="auto", timeout=_CALL_SEC, **options)
+        options = {"base_url": f"unix://{path}" if path else address, "timeout": _CALL_SEC}
+        options |= {"tls": _docker_tls(docker, tls)} if tls else {}
+        with contextlib.closing(docker.APIClient(version=_OLDEST, **options)) as first:
+            # Settings for the web would otherwise choose its proxy and whom it trusts.
+            first.trust_env = False
+            version = first.version(api_version=False)["ApiVersion"]
+        self.api: Any = docker.APIClient(version=version, **options)
+        self.api.trust_env = False
         self.errors: tuple[type[Exception], ...] = (docker.errors.DockerException, OSError)
         self._not_found: type[Exception] = docker.errors.NotFound
         self._pool = ThreadPoolExecutor(_THREADS, "docker")

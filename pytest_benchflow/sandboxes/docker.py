@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Capabilities, Remain
 from pytest_benchflow.errors import SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._compose import read_compose
 from pytest_benchflow.sandboxes._container import DockerSandbox
 from pytest_benchflow.sandboxes._docker_image import fingerprint, have_image, source_of, why_unsupported
+from pytest_benchflow.sandboxes._docker_install import install_there
 from pytest_benchflow.sandboxes._engine import Engine, engine_address, why_no_engine
 from pytest_benchflow.sandboxes._install import install_here
 from pytest_benchflow.sandboxes._labels import MANAGED
 from pytest_benchflow.sandboxes._services import remove_all
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pytest_benchflow.contracts import Installation, Mount, SandboxSpec
     from pytest_benchflow.tasks.task import Task
+
+
+_IN_USE_SEC = 10.0
+_LOOK_SEC = 0.3
 
 
 class DockerBackend:
@@ -48,8 +55,14 @@ class DockerBackend:
         return Capabilities(networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=limits, root=True)
 
     async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
-        """Return the mounts of an installation, made first where the cache has none. Raises: AgentError."""
-        return await install_here(self, installation, task, log)
+        """Return the mounts of an installation, made first where there is none; an engine elsewhere keeps it itself.
+
+        Raises: AgentError.
+        """
+        engine = await asyncio.to_thread(Engine.at, engine_address())
+        if await asyncio.to_thread(lambda: engine.beside):
+            return await install_here(self, installation, task, log)
+        return await install_there(self, engine, installation, task, log)
 
     async def close(self) -> None:
         """Let go of the connections to engines; safe to call twice, and to go on after."""
@@ -88,19 +101,50 @@ class DockerBackend:
         return True
 
     async def remains(self) -> list[Remain]:
-        """Return the containers that the engine has under our label. Raises: SandboxError."""
-        found = await Engine.at(engine_address()).call("containers", all=True, filters={"label": [MANAGED]})
-        return [
-            Remain(
-                str(each["Id"]), self.name, each["Labels"], each["Created"], about=f"{each['Names']}, {each['State']}"
-            )
-            for each in found
-        ]
+        """Return what the engine has under our label: containers, then their volumes and networks."""
+        engine = await asyncio.to_thread(Engine.at, engine_address())
+        found: list[Remain] = await engine.work(functools.partial(_remains, engine))
+        return found
 
     async def discard(self, name: str) -> None:
-        """Remove a container with its volumes. Raises: SandboxError."""
-        with contextlib.suppress(FileNotFoundError):
-            await Engine.at(engine_address()).call("remove_container", name, v=True, force=True)
+        """Remove one of `remains`; nothing happens when it is gone. Raises: SandboxError when it is still in use."""
+        engine = await asyncio.to_thread(Engine.at, engine_address())
+        kind, _, one = name.rpartition(":")
+        options = {"v": True, "force": True} if kind == "container" else {}
+        until = asyncio.get_running_loop().time() + _IN_USE_SEC
+        while True:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    await engine.call(f"remove_{kind}", one, **options)
+            except SandboxError:
+                # The container that uses it may be on its way out.
+                if kind == "container" or asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(_LOOK_SEC)
+            else:
+                return
+
+
+def _remains(engine: Engine) -> list[Remain]:
+    wanted = {"label": [MANAGED]}
+    found = [
+        Remain(f"container:{each['Id']}", "docker", each["Labels"], each["Created"], about=_about(each))
+        for each in engine.ask("containers", all=True, filters=wanted)
+    ]
+    for kind, things in (
+        ("volume", engine.ask("volumes", filters=wanted)["Volumes"] or ()),
+        ("network", engine.ask("networks", filters=wanted)),
+    ):
+        for each in things:
+            made = each.get("CreatedAt") or each.get("Created")
+            about = f"{kind} {each['Name']}"
+            found.append(Remain(f"{kind}:{each['Name']}", "docker", each["Labels"], made, about=about))
+    return found
+
+
+def _about(container: Mapping[str, Any]) -> str:
+    names = ", ".join(name.lstrip("/") for name in container["Names"])
+    return f"container {names}, {container['State']}"
 
 
 backend = DockerBackend()

@@ -130,7 +130,8 @@ volumes: {pgdata: }
     (task.environment_dir / "more.env").write_text("# comment\nexport MORE='a b'\nDEBUG=no\n")
     found = read_compose(task)
     assert [each.name for each in found.side] == ["db", "api"]
-    assert (found.networks, found.closed, found.volumes) == (("back", "default"), {"back"}, ("pgdata",))
+    assert found.networks == ("back", "default")
+    assert (sorted(found.closed), found.volumes) == (["back"], ("pgdata",))
     main, (db, api) = found.main, found.side
     assert isinstance(main.image, Recipe)
     assert main.config["Env"] == ["TEST_DIR=/tests", "LEVEL=3"]

@@ -2,10 +2,11 @@
 
     python benchmarks/overhead.py [ROLLOUTS]
 
-Measures `nop`, which leaves nothing but the overhead, and `baseline` on two recorded answers, which adds the gateway,
-the exchanges and the start of an agent's own program. The task lies in a git checkout, as tasks do. Prints the median
-and the worst by phase, and whether the last third took longer than the first. Rollouts run one after another in one
-process, as the items of a session do.
+Measures `nop`, which leaves nothing but the overhead, `baseline` on two recorded answers, which adds the gateway, the
+exchanges and the start of an agent's own program, and, as root, `nop` on a task with a RUN, whose root is laid over
+layers that are there already. The task lies in a git checkout, as tasks do. Prints the median and the worst by phase,
+whether the last third took longer than the first, and what this process holds when each series begins. Rollouts run
+one after another in one process, as the items of a session do.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ ANSWERS = [
     ScriptTurn(calls=(Call("finish", {"message": "Nothing to do."}),)),
 ]
 AGENTS = {"nop": "none", "baseline": "replay"}
+LAYERED = "FROM debian:12\nRUN true\n"
 
 
 def write_task(directory: Path) -> Path:
@@ -99,10 +101,26 @@ async def measure(agent: str, rollouts: int, task: Path, place: Path) -> list[di
 
 
 async def measure_all(rollouts: int, place: Path) -> dict[str, list[dict[str, float]]]:
-    """Return the rows of each agent."""
+    """Return the rows of each series."""
     task = write_task(place / "checkout")
     await record(task, place)
-    return {agent: await measure(agent, rollouts, task, place) for agent in AGENTS}
+    series = {}
+    for agent, model in AGENTS.items():
+        series[f"{agent}, model {model}; {held()}"] = await measure(agent, rollouts, task, place)
+    if os.geteuid() == 0:
+        (task / "environment").mkdir()
+        (task / "environment" / "Dockerfile").write_text(LAYERED, encoding="utf-8")
+        series[f"nop over layers; {held()}"] = await measure("nop", rollouts, task, place / "layered")
+    print(f"at the end {held()}\n")
+    return series
+
+
+def held() -> str:
+    """Return what this process has open and takes now."""
+    resident = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    return f"{descriptors} descriptors, {threads} threads, {resident >> 20} MiB"
 
 
 def report(rows: Sequence[dict[str, float]]) -> None:
@@ -120,8 +138,8 @@ def main(rollouts: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         measured = asyncio.run(measure_all(rollouts, Path(scratch)))
     print(f"{rollouts} rollouts each, {os.cpu_count()} cores, Python {platform.python_version()}, milliseconds")
-    for agent, rows in measured.items():
-        print(f"\n{agent}, model {AGENTS[agent]}")
+    for name, rows in measured.items():
+        print(f"\n{name}")
         report(rows)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"\nmemory of this process at its highest: {memory:.0f} MiB")

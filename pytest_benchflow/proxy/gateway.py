@@ -22,6 +22,7 @@ from pytest_benchflow.errors import ProviderError, ReplayMismatchError
 from pytest_benchflow.proxy import _controls, _effort
 from pytest_benchflow.proxy._pacing import NotWantedError, Wait
 from pytest_benchflow.proxy._recorder import Exchange, Recorder, parse_body
+from pytest_benchflow.proxy.http import proxy_passwords
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.values import now
 
@@ -68,7 +69,7 @@ class Gateway:
         self._opened += 1
         identity = f"{rundir.path}:{self._opened}".encode()
         token = "bf-" + hmac.new(self._key, identity, hashlib.sha256).hexdigest()
-        redactor.add(token)
+        redactor.add(token, *proxy_passwords())
         endpoint = GatewayEndpoint(
             token=token,
             upstream=upstream,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -143,6 +143,11 @@ def _forward_proxy(base_url: str) -> str | None:
     if not parts.hostname or proxy_bypass(parts.hostname):
         return None
     return getproxies().get(parts.scheme)
+
+
+def proxy_passwords() -> tuple[str, ...]:
+    """Return the passwords that the environment names for HTTP proxies: they go out beside the key."""
+    return tuple(unquote(password) for url in getproxies().values() if (password := urlsplit(url).password))
 
 
 def _lasting_socket(address: aiohttp.AddrInfoType) -> socket.socket:

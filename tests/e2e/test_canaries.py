@@ -1,0 +1,163 @@
+"""No key of the host is in anything a session writes, shows or starts: invented ones are planted and searched for."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow.proxy._providers import PROVIDERS, SERVER
+from pytest_benchflow.records.rollout import Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.e2e.conftest import MakeTask
+    from tests.e2e.machine import Machine
+
+VARIABLES = sorted(
+    {
+        *(name for row in (*PROVIDERS.values(), SERVER) for ways in row.credentials for each in ways if each.secret
+          for name in each.variables),
+        "HF_TOKEN",
+        "DAYTONA_API_KEY",
+    }
+)  # fmt: skip
+# No known shape of a key, so that it is found only by those who know that it is one.
+MARK = "q7canaryx"
+# Of the one secret that the agent is given.
+OWN = "w3ownsecretw-5a2e"
+# Finds the mark in the environment and the command line of every process it can see, but not in its own.
+LOOK = "grep -laz 'q[7]canaryx' /proc/*/environ /proc/*/cmdline 2>/dev/null | wc -l > /app/found; cat /app/found"
+VERIFIER = """\
+#!/bin/sh
+if [ "$(cat /app/found)" = 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+
+
+def canary(name: str) -> str:
+    return f"{MARK}-{name.lower().replace('_', '-')}-4f1d"
+
+
+class Provider(ThreadingHTTPServer):
+    """A provider, and a forward proxy before it, that says in each answer all that it was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.heard: list[str] = []
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Provider
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        heard = f"{self.path} {dict(self.headers)}"
+        self.server.heard.append(heard)
+        # In every form in which a program may repeat it.
+        echo = f"You sent {heard}, {json.dumps(heard)!r}, {base64.b64encode(heard.encode()).decode()}."
+        results = sum(message["role"] == "tool" for message in body["messages"])
+        name, arguments = ("finish", {"message": echo}) if results else ("shell", {"command": LOOK})
+        call = {"id": f"c{results}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        message = {"role": "assistant", "content": echo, "tool_calls": [call]}
+        answer: dict[str, Any] = {"id": "r", "object": "chat.completion", "model": "scripted"}
+        answer["choices"] = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
+        answer["usage"] = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        failed = len(self.server.heard) == 1
+        raw = json.dumps({"error": {"message": echo}} if failed else answer).encode()
+        self.send_response(503 if failed else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("X-Echo", heard.replace("\n", " "))
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def command_lines() -> Iterator[bytes]:
+    """Yield the command line of every process of this machine."""
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield place.read_bytes()
+
+
+def small_files(place: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield the files below a place that others add to and take away meanwhile, but for what sandboxes are made of."""
+    for directory, inner, names in os.walk(place):
+        inner[:] = [name for name in inner if name != "root"]
+        for path in (Path(directory, name) for name in names):
+            with contextlib.suppress(OSError):
+                if path.is_file() and path.stat().st_size < 1 << 20:
+                    yield path, path.read_bytes()
+
+
+def test_no_key_of_the_host_is_in_anything_that_is_written_shown_or_started(
+    make_task: MakeTask, machine: Machine, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_task(verifier=VERIFIER).parents[1]
+    for name in VARIABLES:
+        monkeypatch.setenv(name, canary(name))
+    monkeypatch.setenv("OWN_SECRET", OWN)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://provider.invalid/v1")
+    # What goes to the provider goes by this proxy, whose password is a key too.
+    port = provider.server_address[1]
+    monkeypatch.setenv("http_proxy", f"http://user:{canary('proxy')}@127.0.0.1:{port}")
+    home = root / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    (home / ".netrc").write_text(f"default login user password {canary('netrc')}\n")
+    (home / ".netrc").chmod(0o600)
+    (root / "pytest.ini").write_text("[pytest]\n")
+    run = machine.pytest(
+        *("tasks", "-n1", "-rA", "-m", "rollout", "--benchflow-agent=baseline", "--benchflow-model=openai/scripted"),
+        *("--benchflow-agent-env=OWN_SECRET", "--benchflow-price=openai/scripted=1,1", "--junitxml=junit.xml"),
+        *("--log-file=log.txt", "--log-file-level=DEBUG", "--basetemp=basetemp"),
+        cwd=root,
+    )
+    started: set[bytes] = set()
+    kept: dict[Path, bytes] = {}  # of what is there only while it runs
+    said: list[str] = []
+    reading = threading.Thread(target=lambda: said.append(run.communicate()[0]))
+    reading.start()
+    while reading.is_alive():
+        started.update(command_lines())
+        kept.update(small_files(machine.temporary))
+        time.sleep(0.1)
+    reading.join()
+    (shown,) = said
+    assert run.returncode == 0, shown
+    (path,) = (path.parent for path in root.glob("jobs/*/*/result.json"))
+    assert Rollout(path).result["rewards"]["reward"] == 1, "a process in the sandbox knows a key"
+    assert len(provider.heard) == 3
+    assert all(canary("OPENAI_API_KEY") in heard for heard in provider.heard), "the key that was needed was used"
+    others = {name for name in (*VARIABLES, "netrc") if name != "OPENAI_API_KEY"}
+    assert not [name for name in others for heard in provider.heard if canary(name) in heard]
+    written = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.parent != home}
+    assert {"log.txt", "junit.xml", "llm_trajectory.jsonl", "results.jsonl"} <= {path.name for path in written}
+    for place, text in (*written.items(), *kept.items(), ("the terminal", shown.encode())):
+        assert MARK.encode() not in text, place
+        assert OWN.encode() not in text, place
+        for shift in range(3):
+            encoded = base64.b64encode(b"\0" * shift + MARK.encode()).decode()[4 if shift else 0 : -4]
+            assert encoded.encode() not in text, f"{place} holds it in base64"
+    assert not [line for line in started if MARK.encode() in line or OWN.encode() in line]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._afar import Copies
 from pytest_benchflow.sandboxes._docker_image import have_image
-from pytest_benchflow.sandboxes._labels import SCRATCH
+from pytest_benchflow.sandboxes._labels import OWNER, SCRATCH, owner_of, whose
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -185,11 +185,21 @@ def _why_not_yet(state: Mapping[str, Any], condition: str) -> str | None:
 
 
 def remove_all(engine: Engine, scratch: Path) -> None:
-    """Remove every container, volume and network of one sandbox; blocks. Raises: SandboxError."""
+    """Remove every container, volume and network of one sandbox; blocks.
+
+    Raises: SandboxError, also for one that has its labels and another owner's name.
+    """
     wanted = {"label": [f"{SCRATCH}={scratch}"]}
+    owner = owner_of("docker")
 
     def ours(found: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-        return [each for each in found or () if (each.get("Labels") or {}).get(SCRATCH) == str(scratch)]
+        of_it = [each for each in found or () if (each.get("Labels") or {}).get(SCRATCH) == str(scratch)]
+        for each in of_it:
+            if whose(each["Labels"], owner)[0] != "ours":
+                raise SandboxError(
+                    f"what was made for {scratch} is {each['Labels'].get(OWNER)!r}'s, and we are {owner}"
+                )
+        return of_it
 
     for each in ours(engine.ask("containers", all=True, filters=wanted)):
         _gone(engine, "remove_container", each["Id"], v=True, force=True)

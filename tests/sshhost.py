@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from pytest_benchflow.settings import cache_dir
+
 _START_SEC = 20.0
 
 
@@ -30,10 +32,12 @@ def _find(name: str) -> str | None:
 class Sshd:
     """A server, and the HOME of a client that knows it and may log in: `home`, and `far_home` of those who did."""
 
-    def __init__(self, place: Path, *options: str) -> None:
+    def __init__(self, place: Path, *, alike: bool = False) -> None:
+        """Make its files; `alike`: who logs in has the HOME and the cache of who runs the tests."""
         self.place = place
         self.home, self.far_home = place / "home", place / "far"
-        self._options = options
+        home, cache = (Path.home(), cache_dir()) if alike else (self.far_home, self.far_home / "cache")
+        self._variables = f"HOME={home} BENCHFLOW_CACHE_DIR={cache} TMPDIR={self.far_home}/tmp"
         self._process: subprocess.Popen[bytes] | None = None
         self.user = getpass.getuser()
         with socket.socket() as free:
@@ -76,8 +80,7 @@ class Sshd:
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             "MaxStartups 100",
-            f"SetEnv HOME={self.far_home} BENCHFLOW_CACHE_DIR={self.far_home}/cache TMPDIR={self.far_home}/tmp",
-            *self._options,
+            f"SetEnv {self._variables}",
         ]
         (self.far_home / "tmp").mkdir(exist_ok=True)
         (self.place / "config").write_text("\n".join(lines) + "\n")

@@ -197,7 +197,7 @@ def _carried_by(command: str) -> socket.socket:
     """Return a socket whose bytes a shell command carries; it ends with the socket."""
     ours, theirs = socket.socketpair()
     with theirs:
-        process = subprocess.Popen(["sh", "-c", f"exec {command}"], stdin=theirs, stdout=theirs, start_new_session=True)
+        process = subprocess.Popen(["sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno())
     threading.Thread(target=process.wait, name="benchflow-proxy", daemon=True).start()
     return ours
 

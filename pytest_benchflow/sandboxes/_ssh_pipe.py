@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,7 @@ class SshPipe:
                 data = self._channel.recv(1 << 16)
                 if not data:
                     self.complaint = self._channel.recv_stderr(1 << 16).decode(errors="replace").strip()[-600:]
-            except (OSError, EOFError):
+            except Exception:  # whatever kind a library's error is, the connection is gone
                 data = b""
             try:
                 self._loop.call_soon_threadsafe(self._heard, data)
@@ -66,6 +67,7 @@ class SshPipe:
                 data += more
             try:
                 self._channel.sendall(data)
-            except (OSError, EOFError):
+            except Exception:  # as above
                 break
-        self._channel.close()
+        with contextlib.suppress(Exception):
+            self._channel.close()

@@ -19,7 +19,7 @@ class Rule:
     """What happens to requests of a route such as `POST /process/*`; `times` None means always."""
 
     route: str
-    kind: str  # fail, hang, lose, delay
+    kind: str  # fail, hang, lose, spoil, delay
     times: int | None = 1
     status: int = 500
     message: str = "Internal Server Error"
@@ -69,8 +69,10 @@ class Faults:
         if rule.kind == "delay":
             await asyncio.sleep(rule.seconds)
             return await handler(request)
-        if rule.kind == "lose":
+        if rule.kind in ("lose", "spoil"):
             await handler(request)
+        if rule.kind == "spoil":
+            return refusal(rule.status, rule.message)
         await release.wait()
         return refusal(503, "the connection was given up")
 

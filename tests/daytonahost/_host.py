@@ -276,6 +276,10 @@ class DaytonaHost:
         """Do what was asked and never answer, such as `POST /sandbox`: the sandbox is there, the client knows no id."""
         self._rule(Rule(route, "lose", times, sandbox=sandbox))
 
+    def spoil(self, route: str, *, status: int = 504, times: int | None = 1, sandbox: str | None = None) -> None:
+        """Do what was asked and answer with an error, as a gateway does that waited too long."""
+        self._rule(Rule(route, "spoil", times, status=status, message="Gateway Time-out", sandbox=sandbox))
+
     def delay(self, route: str, seconds: float, *, times: int | None = None, sandbox: str | None = None) -> None:
         """Answer late, such as `GET /sandbox` for slow pages of a list."""
         self._rule(Rule(route, "delay", times, seconds=seconds, sandbox=sandbox))
@@ -335,6 +339,17 @@ class DaytonaHost:
     def cut_ssh(self, sandbox: str) -> int:
         """Break the SSH connections into a sandbox; return how many there were."""
         return self.plane.gateway.cut(sandbox)
+
+    def cut_ptys(self, sandbox: str) -> int:
+        """Break the connections to a sandbox's terminals, which go on; return how many there were."""
+
+        async def cut() -> int:
+            clients = [one for found in self.plane.sandboxes[sandbox].ptys.values() for one in found.clients]
+            for client in clients:
+                await client.close(code=1011, message=b"broken")
+            return len(clients)
+
+        return self._do(cut())
 
     def forbid_audit(self) -> None:
         """Let the key not read the audit log."""

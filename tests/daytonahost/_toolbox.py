@@ -112,7 +112,7 @@ class Files:
             code, _, said = await world.run(["/bin/sh", "-c", _UPLOAD, "sh", path], data)
             if code:
                 errors.append(f"{path}: {said.decode(errors='replace').strip()}")
-        return web.json_response({"errors": errors}, status=500) if errors else web.json_response({})
+        return web.json_response({"errors": errors}, status=400) if errors else web.json_response({})
 
     async def download(self, request: web.Request) -> web.StreamResponse:
         """Send files as the parts of one answer; what cannot be read is a part that tells why."""

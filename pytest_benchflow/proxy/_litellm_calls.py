@@ -24,6 +24,8 @@ _NULLS_KEPT = frozenset({"content", "finish_reason", "stop_reason", "stop_sequen
 _CONTENT_FIELDS = {"generation_config": "generationConfig", "system_instruction": "systemInstruction"}
 _USAGE = re.compile(rb'"(?:usage|usageMetadata)"\s*:\s*\{')
 _COST = re.compile(rb'"cost"\s*:\s*[0-9]')
+_REASONED = re.compile(rb"reasoning_tokens|thinking_tokens|thoughtsTokenCount")
+_REASONING_DETAILS = ("completion_tokens_details", "output_tokens_details")
 _PASSED = "litellm.proxy.pass_through_endpoints"
 
 
@@ -114,20 +116,24 @@ def true_usage(value: Any, heard: bytes) -> Any:
     """Return an answer, or an event of one, without token counts and costs that LiteLLM reckoned by itself."""
     if not isinstance(value, dict):
         return value
-    counted, priced = _USAGE.search(heard) or _is_binary(heard), _COST.search(heard)
+    counted, priced, reasoned = _USAGE.search(heard) or _is_binary(heard), _COST.search(heard), _REASONED.search(heard)
     for part in (value, mapping(value.get("response")), mapping(value.get("message"))):
         for name in ("usage", "usageMetadata"):
             if isinstance(part.get(name), dict):
                 if not counted:
                     del part[name]
-                elif not priced:
+                    continue
+                if not priced:
                     part[name].pop("cost", None)
+                if not reasoned:
+                    for details in _REASONING_DETAILS:
+                        part[name].pop(details, None)
     return value
 
 
 def _is_binary(heard: bytes) -> bool:
-    """Tell whether a stream is Amazon's, whose last event always counts tokens."""
-    return b"inputTokens" in heard
+    """Tell whether an answer is Amazon's: its last event always counts tokens, in a text of its own or encoded."""
+    return b"inputTokens" in heard or b":event-type" in heard
 
 
 def _true_lines(raw: bytes, heard: Callable[[], bytes]) -> Iterator[bytes]:

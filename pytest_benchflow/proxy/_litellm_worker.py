@@ -143,9 +143,13 @@ class Translator:
         parts = self._parts(asked, body, calls)
         broken = None
         try:
-            first = await anext(parts)
+            begun = [await anext(parts)]
+            # Some streams begin before the provider is asked, whose status is the answer's.
+            while not calls or calls[-1].status is None:
+                begun.append(await anext(parts))
+            _check_begun(calls[-1])
             yield frame(NOTE, _note(200, calls, facts))
-            yield frame(DATA, first)
+            yield frame(DATA, b"".join(begun))
         except Exception as error:
             status, raw, unreachable = failure(asked, calls, error)
             yield frame(NOTE, {**_note(status, calls, facts), "unreachable": unreachable})
@@ -164,9 +168,11 @@ class Translator:
         """Yield the answer as bytes of the agent's format."""
         dialect, streamed = asked["dialect"], asked["streamed"]
         call, arguments = _litellm_calls.entry(self._litellm, dialect, body, streamed=streamed)
+        headers = {"extra_headers": asked["headers"]} if asked["headers"] else {}
         answer = await call(
             **arguments,
             **asked["parameters"],
+            **headers,
             model=asked["model"],
             timeout=asked["timeout"] or _NO_LIMIT,
             max_retries=0,
@@ -181,6 +187,12 @@ class Translator:
                 yield part
         else:
             yield dumps(_litellm_calls.true_usage(_litellm_calls.plain(answer), heard()))
+
+
+def _check_begun(call: _litellm_wire.Call) -> None:
+    """Raise RuntimeError where a stream has begun whose provider refused."""
+    if (call.status or 0) >= 400:
+        raise RuntimeError(f"the provider refused with {call.status}")
 
 
 def _note(status: int, calls: list[_litellm_wire.Call], facts: Mapping[str, Any]) -> dict[str, Any]:

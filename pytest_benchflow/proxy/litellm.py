@@ -34,6 +34,8 @@ _INHERITED = (
     "PATH HOME LANG LC_ALL TZ TMPDIR SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
     "ALL_PROXY http_proxy https_proxy no_proxy all_proxy VIRTUAL_ENV PYTHONPATH PYTHONHOME LD_LIBRARY_PATH"
 )
+# Of an agent's headers only what says which features of the format it uses.
+_PASSED_ON = ("anthropic-beta",)
 _MAIN = "import sys; sys.path.append(sys.argv.pop()); from pytest_benchflow.proxy._litellm_worker import main; main()"
 
 
@@ -122,6 +124,7 @@ class TranslatedUpstream:
             "parameters": self._parameters,
             "environment": self._environment,
             "timeout": self._timeout,
+            "headers": {name: value for name, value in request.headers.items() if name.lower() in _PASSED_ON},
         }
         session = await self._translation.session()
         try:

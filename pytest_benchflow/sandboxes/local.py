@@ -220,6 +220,13 @@ class LocalSandbox:
         self.inside.root = self._overlay.root
         self._layout.prefix = self._overlay.prefix
 
+    def _take_up(self) -> None:
+        """Let go of what `_lay` mounted."""
+        # Another's descriptor may soon have the number by which the root was known.
+        self.inside.root = self._root
+        if self._overlay is not None:
+            self._overlay.close()
+
     def _hold(self, base: str) -> None:
         self._startup.take()
         self._limits.prepare()
@@ -253,6 +260,8 @@ class LocalSandbox:
             return self._phase
 
     async def _start_phase(self, log: Path) -> Phase:
+        while self._layered and self._copies:  # of a cancelled copy, which must not lose its root
+            await asyncio.wait(self._copies)
         ready = asyncio.ensure_future(self._copying(self._make_ready))
         try:
             await asyncio.shield(ready)
@@ -272,8 +281,8 @@ class LocalSandbox:
     def _make_ready(self) -> None:
         """Put in place what a phase's own start depends on, whatever the phase before left there."""
         try:
-            if self._overlay is not None and self._layered is not None and self._phases > 1:
-                self._overlay.close()
+            if self._layered is not None and self._phases > 1:
+                self._take_up()
                 self._layered.stack.restore(self._layered.changes)
                 self._lay()
             self._layout.prepare()
@@ -397,8 +406,7 @@ class LocalSandbox:
         while self._copies:
             await asyncio.wait(self._copies)
         self._limits.remove()
-        if self._overlay is not None:
-            self._overlay.close()
+        self._take_up()
 
 
 backend = LocalBackend()

@@ -15,7 +15,7 @@ from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes import _layers
 from pytest_benchflow.sandboxes._overlay import why_no_overlay
 from pytest_benchflow.sandboxes.local import backend
-from tests.contracts.sandboxrig import Rig, make_task
+from tests.contracts.sandboxrig import Rig, make_task, processes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,7 +170,7 @@ PROGRAM = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(REPOSITORY)!r})
-from tests.contracts.sandboxrig import Rig, make_task
+from tests.contracts.sandboxrig import Rig, make_task, processes_of
 from pytest_benchflow.sandboxes.local import backend
 base = Path(sys.argv[1])
 with Rig(backend, base) as rig:
@@ -198,8 +198,12 @@ def test_what_a_killed_build_left_does_not_count_and_the_next_one_removes_it(tmp
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    assert len(processes_of(cache)) > 1
     process.send_signal(signal.SIGKILL)
     process.wait()
+    while processes_of(cache):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     (draft,) = drafts(cache)
     name = draft.name.split(".")[1]
     assert name not in layers(cache)

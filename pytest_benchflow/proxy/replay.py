@@ -30,6 +30,7 @@ _VOLATILE = re.compile(
 # What agents add to a tool's output about the machine they run on, not about what the tool did.
 _HOST_NOTE = re.compile(r"\n?\[Python interpreter: [^\]\n]*\]|\x1b\[\?2004[hl]\r?")
 _SHOWN = 200
+_COMPARED = 2000
 # What says how a model is instructed and equipped, in the words of every format.
 _NOT_MATCHED = frozenset({"tools", "system", "instructions", "systemInstruction", "system_instruction"})
 
@@ -279,9 +280,12 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def _nearness(recorded: tuple[_Said, ...], said: tuple[_Said, ...]) -> tuple[int, bool]:
+def _nearness(recorded: tuple[_Said, ...], said: tuple[_Said, ...]) -> tuple[int, bool, int]:
+    """Return how near two histories are: equal turns, whether there is one to compare with the next, and how alike."""
     common = _common(recorded, said)
-    return common, len(recorded) > common
+    both = len(recorded) > common and len(said) > common
+    alike = _common(str(recorded[common])[:_COMPARED], str(said[common])[:_COMPARED]) if both else 0
+    return common, len(recorded) > common, alike
 
 
 def _common(first: Sequence[object], second: Sequence[object]) -> int:

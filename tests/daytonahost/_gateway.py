@@ -78,7 +78,7 @@ class Gateway:
     async def admit(self, token: str, box: str, world: World, workdir: str, minutes: float) -> int:
         """Make a token valid and return the server's port."""
         async with self._starting:
-            if self._process is None:
+            if self._process is None or self._process.returncode is not None:
                 await self._start()
         command = shlex.join(world.argv([], cwd=workdir, env={"TERM": "xterm"}))
         (self._place / "tokens" / token).write_text(f'enter() {{ exec {command} "$@"; }}\n')
@@ -116,7 +116,10 @@ class Gateway:
         if sshd is None:
             raise RuntimeError("sshd is not installed; apt-get install openssh-server")
         place = self._place
+        shutil.rmtree(place, ignore_errors=True)
         (place / "tokens").mkdir(parents=True)
+        self._tokens.clear()
+        self._lines.clear()
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         (place / "config").write_text(_CONFIG.format(port=self._port, place=place))

@@ -25,6 +25,7 @@ _DOWNLOAD = (
     '[ -e "$1" ] || { echo "file not found: $1" >&2; exit 44; }; '
     '[ ! -d "$1" ] || { echo "path is a directory: $1" >&2; exit 40; }; cat -- "$1"'
 )
+_DEFAULT_SEC = 10  # as the API's own description has it
 _STATUS = {44: 404, 40: 400}
 _STAT = "%F\t%s\t%a\t%A\t%U\t%G\t%Y\t%n"
 
@@ -67,7 +68,7 @@ class Execute:
         )
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(asked.get("timeout")):
+            async with asyncio.timeout(asked.get("timeout") or _DEFAULT_SEC):
                 output = await process.stdout.read()
                 code = await process.wait()
         except TimeoutError:

@@ -34,6 +34,8 @@ def limit(size):
 
 async def main():
     turns = [ScriptTurn(text="x", repeat=True), ScriptTurn(hang=True, match="hang")]
+    for number in range(64):
+        turns.append(ScriptTurn(text=f"answer {number} " * 40, match=f"question {number}.", pause=0.002))
     gateway = Gateway()
     endpoint = await gateway.open(
         rundir=rundir, upstream=ScriptedUpstream(turns), redactor=Redactor(), model="m", drain=False
@@ -114,3 +116,43 @@ def test_a_killed_process_leaves_no_exchange_unrecorded(tmp_path: Path) -> None:
     assert second["request"]["body"]["messages"][0]["content"] == "hang"
     assert second["metadata"]["started_seq"] == 1
     assert recover_pending(rundir) == 0
+
+
+def test_64_streams_at_once_are_64_lines_though_the_disk_fails_among_them(tmp_path: Path) -> None:
+    received, recorded, warnings = report_of(
+        tmp_path,
+        """
+        async def stream(number):
+            body = {"messages": [{"role": "user", "content": f"question {number}."}], "stream": True}
+            async with session.post(url, json=body) as answer:
+                return await answer.read()
+
+        async def fail():
+            while len(lines()) < 8:
+                await asyncio.sleep(0.001)
+            limit(rundir.llm.stat().st_size + 10)
+            known = len(lines())
+            # Until all others have ended but could not be written.
+            while len(endpoint.open_requests) > 8:
+                await asyncio.sleep(0.001)
+            assert len(lines()) == known
+            limit(resource.RLIM_INFINITY)
+
+        def lines():
+            return rundir.llm.read_bytes().splitlines() if rundir.llm.exists() else []
+
+        failing = asyncio.ensure_future(fail())
+        answers = await asyncio.gather(*(stream(number) for number in range(64)))
+        await failing
+        assert all(answer.endswith(b"data: [DONE]\\n\\n") for answer in answers)
+        report = await endpoint.close()
+        """,
+    )
+    assert (received, recorded) == (64, 64)
+    assert any("llm_trajectory.jsonl could not be written" in text for text in warnings)
+    records = list(read_records(RunDir(tmp_path).llm))
+    assert sorted(record["metadata"]["started_seq"] for record in records) == list(range(64))
+    for record in records:
+        number = record["request"]["body"]["messages"][0]["content"].split()[1].strip(".")
+        assert record["response"]["body"]["choices"][0]["message"]["content"] == f"answer {number} " * 40
+        assert record["error"] is None

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.proxy.script import Call, ScriptTurn
 from pytest_benchflow.proxy.scripted import ScriptedUpstream
-from pytest_benchflow.proxy.serve import serving
+from tests.modelhost import served
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     import pytest
@@ -34,7 +30,6 @@ class Provider(ScriptedUpstream):
 
     def __init__(self, machine: Machine, *turns: ScriptTurn) -> None:
         super().__init__(turns)
-        self.url = ""
         self.translators: set[str] = set()
         self.seen: set[tuple[str, str]] = set()
         self._machine = machine
@@ -62,31 +57,6 @@ def read(path: Path) -> bytes:
         return b""
 
 
-@contextmanager
-def provided(provider: Provider) -> Iterator[Provider]:
-    """Serve a provider from a thread of this process."""
-    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        async with serving(provider) as provider.url:
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    ready.wait(30)
-    try:
-        yield provider
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
-        loop.close()
-
-
-def begun(root: Path) -> bool:
-    return any(path.stat().st_size for path in root.glob("jobs/*/*/trajectory/llm_trajectory.jsonl"))
-
-
 OPTIONS = ("--benchflow-agent=baseline", "--benchflow-model=anthropic/claude-x", "-n", "2", "-k", "rollout", "-q")
 
 
@@ -98,9 +68,10 @@ def test_twenty_rollouts_on_two_workers_share_one_process_that_ends_with_them(
     look = ScriptTurn(
         text="looking", calls=(Call("shell", {"command": f"echo 42 > answer; echo {DONE}"}),), repeat=True
     )
-    with provided(Provider(machine, ScriptTurn(text="done", match=DONE, repeat=True), look)) as provider:
+    provider = Provider(machine, ScriptTurn(text="done", match=DONE, repeat=True), look)
+    with served(provider) as url:
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
         run = machine.pytest("tasks", *OPTIONS, "--benchflow-trials=20", cwd=root)
         output, _ = run.communicate(timeout=500)
     assert run.returncode == 0, output
@@ -118,7 +89,7 @@ def test_twenty_rollouts_on_two_workers_share_one_process_that_ends_with_them(
         for path in root.glob("jobs/*/*/trajectory/llm_trajectory.jsonl")
         for line in path.read_text().splitlines()
     ]
-    assert {exchange["metadata"]["upstream"]["url"] for exchange in exchanges} == {f"{provider.url}/messages"}
+    assert {exchange["metadata"]["upstream"]["url"] for exchange in exchanges} == {f"{url}/messages"}
     assert {exchange["metadata"]["upstream"]["model"] for exchange in exchanges} == {"claude-x"}
     assert {exchange["metadata"]["upstream_calls"] for exchange in exchanges} == {1}
     holding = [path for path in root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
@@ -131,9 +102,10 @@ def test_the_process_is_gone_after_pytest_was_killed(
 ) -> None:
     root = make_task(agent_timeout=300).parents[1]
     (root / "pytest.ini").write_text("[pytest]\n")
-    with provided(Provider(machine, ScriptTurn(hang=True, repeat=True))) as provider:
+    provider = Provider(machine, ScriptTurn(hang=True, repeat=True))
+    with served(provider) as url:
         monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
         options = (*OPTIONS, "--benchflow-trials=2", "--benchflow-skip-key-check")
         run = machine.pytest("tasks", *options, cwd=root)
         deadline = time.monotonic() + 200

@@ -1,0 +1,79 @@
+"""A rejected key ends a session before its first rollout, or as soon as it is known; and a route is written down."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
+from tests.modelhost import served
+
+if TYPE_CHECKING:
+    from tests.plugin.bench import Bench
+
+KEY = "canary-of-the-server-0815"
+ONLY_ROLLOUTS = ("-m", "rollout", "--benchflow-agent=baseline")
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCHFLOW_MODEL_API_KEY", KEY)
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_a_rejected_key_ends_the_session_before_anything_starts(bench: Bench, more: tuple[str, ...]) -> None:
+    bench.task()
+    provider = ScriptedUpstream([ScriptTurn(status=401, error=f"no such key {KEY}", repeat=True)])
+    with served(provider) as url:
+        done = bench.run("tasks", *ONLY_ROLLOUTS, *more, f"--benchflow-model=vllm/m@{url}", "--benchflow-trials=3")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    said = done.stdout.str() + done.stderr.str()
+    assert "the key in BENCHFLOW_MODEL_API_KEY was rejected: 401 no such key (left out)" in said
+    assert KEY not in said
+    assert len(provider.requests) == 1
+    assert bench.rollouts() == []
+
+
+def test_a_key_that_is_rejected_later_ends_the_session_then(bench: Bench) -> None:
+    bench.task()
+    provider = ScriptedUpstream([ScriptTurn(status=401, error="revoked", repeat=True)])
+    options = ("--benchflow-skip-key-check", "--benchflow-trials=3")
+    with served(provider) as url:
+        done = bench.run("tasks", *ONLY_ROLLOUTS, f"--benchflow-model=vllm/m@{url}", *options)
+    assert done.ret == 1
+    assert "the key in BENCHFLOW_MODEL_API_KEY was rejected: the provider answered 401" in done.stdout.str()
+    assert len(provider.requests) == 1
+    assert len(bench.rollouts()) == 1
+
+
+def test_the_route_and_its_limits_are_written_down_without_the_key(bench: Bench) -> None:
+    bench.task()
+    turns = [
+        ScriptTurn(status=400, error="empty"),
+        ScriptTurn(text="done", calls=(Call("shell", {"command": "true"}),)),
+    ]
+    with served(ScriptedUpstream([*turns, ScriptTurn(text="done", repeat=True)])) as url:
+        options = ("--benchflow-model-timeout=77", "--benchflow-agent-timeout=60", "--benchflow-reasoning-effort=high")
+        done = bench.run("tasks", *ONLY_ROLLOUTS, f"--benchflow-model=vllm/m@{url}", *options)
+    assert done.ret == 0, done.outlines
+    (path,) = bench.rollouts()
+    config = json.loads((path / "config.json").read_text())
+    assert config["route"] == {
+        "agent_format": "chat",
+        "passes_through": True,
+        "base_url": url,
+        "litellm_model": "openai/m",
+        "key_source": "BENCHFLOW_MODEL_API_KEY",
+    }
+    seconds = config["limits"]["seconds"]["task"]
+    assert {name: seconds[name] for name in ("agent", "llm_client", "upstream", "litellm")} == {
+        "agent": 60,
+        "llm_client": 77,
+        "upstream": 77,
+        "litellm": 77,
+    }
+    assert config["efforts"][0]["asked"] == "high"
+    assert not [each for each in path.rglob("*") if each.is_file() and KEY.encode() in each.read_bytes()]

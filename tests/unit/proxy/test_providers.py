@@ -1,0 +1,274 @@
+"""The table of providers: what a name needs of the host, where it leads, and with which key and query."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow.errors import ProviderError, UsageError
+from pytest_benchflow.proxy._providers import PROVIDERS, provider_of
+from pytest_benchflow.proxy._routed import RoutedUpstream, Way
+from pytest_benchflow.proxy.keycheck import rejection
+from pytest_benchflow.proxy.routes import ACCEPTED, provider_route, way_to
+from pytest_benchflow.proxy.script import ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
+from pytest_benchflow.proxy.serve import serving
+from tests.unit.proxy.door import CHAT, GEMINI, PATHS, asking, door, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import ModelRequest
+
+KEYS = {
+    "openai": {"OPENAI_API_KEY": "k-openai"},
+    "anthropic": {"ANTHROPIC_API_KEY": "k-anthropic"},
+    "azure": {"AZURE_API_KEY": "k-azure", "AZURE_API_BASE": "https://own.azure", "AZURE_API_VERSION": "2025-04-01"},
+    "bedrock": {"AWS_REGION": "eu-central-1", "AWS_ACCESS_KEY_ID": "AKIA1", "AWS_SECRET_ACCESS_KEY": "k-aws"},
+    "vertex": {"GOOGLE_APPLICATION_CREDENTIALS": "FILE", "VERTEXAI_PROJECT": "p", "VERTEXAI_LOCATION": "global"},
+    "gemini": {"GEMINI_API_KEY": "k-gemini"},
+    "openrouter": {"OPENROUTER_API_KEY": "k-openrouter"},
+    "zai": {"ZAI_API_KEY": "k-zai"},
+    "deepseek": {"DEEPSEEK_API_KEY": "k-deepseek"},
+}
+NATIVES = {
+    "openai": {"chat": "https://api.openai.com/v1", "responses": "https://api.openai.com/v1"},
+    "anthropic": {"messages": "https://api.anthropic.com/v1"},
+    "azure": {"chat": "https://own.azure/openai/deployments/m", "responses": "https://own.azure/openai"},
+    "bedrock": {},
+    "vertex": {},
+    "gemini": {"generateContent": "https://generativelanguage.googleapis.com/v1beta"},
+    "openrouter": dict.fromkeys(("chat", "responses", "messages"), "https://openrouter.ai/api/v1"),
+    "zai": {"chat": "https://api.z.ai/api/paas/v4", "messages": "https://api.z.ai/api/anthropic/v1"},
+    "deepseek": {"chat": "https://api.deepseek.com/v1", "messages": "https://api.deepseek.com/anthropic/v1"},
+}
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Take every variable of a provider from the host, and proxies with them."""
+    for row in PROVIDERS.values():
+        settings = [*row.settings, *(setting for each in row.credentials for setting in each)]
+        for name in [*row.base_variables, *(name for setting in settings for name in setting.variables)]:
+            monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def export(host: pytest.MonkeyPatch, provider: str, tmp_path: Path) -> None:
+    (tmp_path / "account.json").write_text(json.dumps({"private_key": "-----BEGIN", "private_key_id": "k-id"}))
+    for name, value in KEYS[provider].items():
+        host.setenv(name, value.replace("FILE", str(tmp_path / "account.json")))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_row_says_where_each_format_is_served(provider: str, host: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    export(host, provider, tmp_path)
+    way, hidden = way_to(f"{provider}/m")
+    assert dict(way.natives) == NATIVES[provider]
+    assert way.litellm_model == f"{PROVIDERS[provider].litellm}/m"
+    assert way.key_source in KEYS[provider]
+    assert hidden
+    assert not any(value in repr(way) for value in hidden)
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable"), [(name, variable) for name, found in KEYS.items() for variable in found]
+)
+def test_each_variable_is_named_when_it_is_missing(
+    provider: str, variable: str, host: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    export(host, provider, tmp_path)
+    host.delenv(variable)
+    with pytest.raises(ProviderError, match=f"model {provider}/m needs .*{variable}.* not set; export it"):
+        provider_route(f"{provider}/m")
+
+
+def test_other_names_lead_to_the_same_rows(host: pytest.MonkeyPatch) -> None:
+    assert provider_of("google") is provider_of("gemini") is PROVIDERS["gemini"]
+    assert provider_of("vertex_ai") is PROVIDERS["vertex"]
+    host.setenv("GOOGLE_API_KEY", "k")
+    assert way_to("google/m")[0].key_source == "GOOGLE_API_KEY"
+
+
+def test_names_of_litellm_are_known_with_their_keys(host: pytest.MonkeyPatch) -> None:
+    host.delenv("GROQ_API_KEY", raising=False)
+    with pytest.raises(ProviderError, match="model groq/llama needs GROQ_API_KEY, which is not set"):
+        provider_route("groq/llama")
+    host.setenv("GROQ_API_KEY", "k-groq")
+    way, hidden = way_to("groq/llama")
+    assert (way.litellm_model, way.natives, hidden) == ("groq/llama", {}, ("k-groq",))
+    assert way_to("ollama/tiny")[0].key is None
+    with pytest.raises(UsageError, match="is of no known form; it takes replay"):
+        provider_route("nowhere/m")
+    assert all(f"{name}/<model>" in ACCEPTED for name in PROVIDERS)
+
+
+@pytest.mark.parametrize("provider", ["zai", "deepseek"])
+def test_a_url_of_ones_own_serves_what_it_is_known_to(provider: str, host: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    export(host, provider, tmp_path)
+    host.setenv(f"{provider.upper()}_BASE_URL", "https://elsewhere/v4/")
+    way, _ = way_to(f"{provider}/m")
+    assert dict(way.natives) == {"chat": "https://elsewhere/v4"}
+    assert way.parameters["api_base"] == "https://elsewhere/v4"
+
+
+def test_credentials_that_cannot_be_read_are_told(host: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    export(host, "vertex", tmp_path)
+    host.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere.json"))
+    with pytest.raises(
+        ProviderError, match=r"GOOGLE_APPLICATION_CREDENTIALS names .*nowhere.json, which cannot be read"
+    ):
+        provider_route("vertex/m")
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(host: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    export(host, "bedrock", tmp_path)
+    host.setattr("pytest_benchflow.proxy._providers._is_there", lambda _name: False)
+    with pytest.raises(ProviderError, match=r"boto3 is not installed: pip install 'pytest-benchflow\[bedrock\]'"):
+        provider_route("bedrock/m", "chat")
+
+
+async def asked_of(model: str, path: str, body: Any, tmp_path: Path) -> ModelRequest:
+    """Ask a model through the gateway; return what its provider, which is served here, got."""
+    upstream = ScriptedUpstream([ScriptTurn(text="hi")])
+    async with serving(upstream) as url:
+        route = provider_route(model.replace("URL", url.removesuffix("/v1")))
+        assert isinstance(route.upstream, RoutedUpstream)
+        way = route.upstream.way
+        own = {name: re.sub(r"https://(own\.azure|openrouter\.ai/api/v1)", url, at) for name, at in way.natives.items()}
+        route.upstream.way = replace(way, natives=own)
+        async with door(tmp_path / "run", route.upstream, secrets=route.secrets) as agent:
+            answer = await agent.post(body, path)
+            assert answer.status == 200, answer.raw
+        (asked,) = upstream.requests
+        return asked
+
+
+AZURE_PATHS = {
+    "chat": (CHAT, "/v1/openai/deployments/m/chat/completions?api-version=2025-04-01"),
+    "responses": (PATHS["responses"], "/v1/openai/responses?api-version=2025-04-01"),
+    "azure-client": (
+        "/openai/deployments/other/chat/completions?api-version=2020-01-01",
+        "/v1/openai/deployments/m/chat/completions?api-version=2025-04-01",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AZURE_PATHS)
+def test_azure_gets_its_deployment_version_and_key(case: str, host: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path, expected = AZURE_PATHS[case]
+    export(host, "azure", tmp_path)
+
+    async def work() -> None:
+        body = {"model": "x", "input": "hi"} if case == "responses" else asking("hi")
+        asked = await asked_of("azure/m", path, body, tmp_path)
+        assert asked.path == expected
+        headers = {name.lower(): value for name, value in asked.headers.items()}
+        assert (headers.get("api-key"), headers.get("authorization")) == ("k-azure", None)
+
+    run(work())
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_openrouter_gets_a_bearer_in_every_format(dialect: str, host: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    export(host, "openrouter", tmp_path)
+    bodies = {"chat": asking("hi"), "responses": {"model": "m", "input": "hi"}}
+    body = bodies.get(dialect, {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]})
+
+    async def work() -> None:
+        asked = await asked_of("openrouter/vendor/m", PATHS[dialect], body, tmp_path)
+        headers = {name.lower(): value for name, value in asked.headers.items()}
+        assert (headers.get("authorization"), headers.get("x-api-key")) == ("Bearer k-openrouter", None)
+        assert json.loads(asked.body)["model"] == "vendor/m"
+
+    run(work())
+
+
+def test_a_google_server_by_its_url_is_spoken_to_in_its_format(host: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    host.setenv("BENCHFLOW_MODEL_API_KEY", "k-server")
+
+    async def work() -> None:
+        body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+        asked = await asked_of("gemini/g@URL", GEMINI, body, tmp_path)
+        headers = {name.lower(): value for name, value in asked.headers.items()}
+        assert (asked.path, headers["x-goog-api-key"]) == ("/v1beta/models/g:generateContent", "k-server")
+
+    run(work())
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_an_answer_that_takes_too_long_is_ended(streamed: bool, tmp_path: Path) -> None:
+    async def work() -> None:
+        turn = ScriptTurn(text="a b c d e f", pause=60) if streamed else ScriptTurn(hang=True)
+        async with serving(ScriptedUpstream([turn])) as url:
+            upstream = RoutedUpstream(Way(model="m", natives={"chat": url}, timeout=0.5))
+            async with door(tmp_path / "run", upstream) as agent:
+                answer = await agent.post(asking("x", stream=streamed))
+                (record,) = agent.records()
+                if streamed:
+                    assert answer.cut
+                    assert "--benchflow-model-timeout" in record["error"]["message"]
+                else:
+                    assert (answer.status, record["response"]["status_code"]) == (504, 504)
+                    assert "0.5 s (--benchflow-model-timeout)" in answer.json["error"]["message"]
+
+    run(work())
+
+
+def test_a_rejected_key_is_not_tried_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        provider = ScriptedUpstream([ScriptTurn(status=401, error="no such key", repeat=True)])
+        async with serving(provider) as url:
+            upstream = RoutedUpstream(Way(model="m", natives={"chat": url}, key="k", key_source="SOME_KEY"))
+            heard = []
+            upstream.rejected = lambda source, said: heard.append((source, said))
+            async with door(tmp_path / "run", upstream) as agent:
+                answers = [await agent.post(asking("x")) for _ in range(3)]
+        assert [answer.status for answer in answers] == [401, 401, 401]
+        assert "no such key" in answers[0].json["error"]["message"]
+        assert "is not asked again" in answers[1].json["error"]["message"]
+        assert len(provider.requests) == 1
+        assert heard == [("SOME_KEY", "the provider answered 401")]
+
+    run(work())
+
+
+REJECTIONS = {
+    "unauthorized": (401, "no such key k-server", "401 no such key (left out)"),
+    "forbidden": (403, "not in this country", "403 not in this country"),
+    "empty-request": (400, "messages is empty", None),
+    "unknown-model": (404, "no such model", None),
+    "googles-way": (400, "API_KEY_INVALID", "400 API_KEY_INVALID"),
+    "broken": (500, "oh no", None),
+}
+
+
+@pytest.mark.parametrize("case", REJECTIONS)
+def test_an_empty_request_tells_whether_a_key_is_taken(case: str, host: pytest.MonkeyPatch) -> None:
+    status, said, expected = REJECTIONS[case]
+    host.setenv("BENCHFLOW_MODEL_API_KEY", "k-server")
+
+    async def work() -> None:
+        provider = ScriptedUpstream([ScriptTurn(status=status, error=said)])
+        async with serving(provider) as url:
+            assert await rejection(provider_route(f"vllm/m@{url}")) == expected
+        (asked,) = provider.requests
+        assert json.loads(asked.body) == {"model": "m", "messages": [], "max_tokens": 1}
+
+    run(work())
+
+
+def test_nobody_is_asked_about_no_key(host: pytest.MonkeyPatch) -> None:
+    host.delenv("BENCHFLOW_MODEL_API_KEY", raising=False)
+
+    async def work() -> None:
+        provider = ScriptedUpstream([])
+        async with serving(provider) as url:
+            assert await rejection(provider_route(f"vllm/m@{url}")) is None
+        assert provider.requests == []
+
+    run(work())

@@ -17,7 +17,7 @@ from pytest_benchflow.sandboxes._bwrap import SYSTEM_DIRECTORIES, host_parts, in
 from pytest_benchflow.sandboxes._etc import copy_public, write_etc
 
 # Changes whenever this file makes something else of the same machine.
-_FORMAT = "2"
+_FORMAT = "3"
 _APT = Path("/etc/apt")
 _DPKG = Path("/var/lib/dpkg")
 # Of /etc, besides what every sandbox has: what package tools read.
@@ -80,6 +80,9 @@ def write_base(layer: Path) -> None:
         (root / "etc/apt" / name).mkdir(parents=True, exist_ok=True)
     (root / "etc/apt/apt.conf.d/99sandbox").write_text(_APT_CONF)
     (root / "etc/apt/sources.list").write_text(_apt_sources())
+    # A login shell begins with a PATH of its own, which in an image has its Python too.
+    (root / "etc/profile.d").mkdir(exist_ok=True)
+    (root / "etc/profile.d/sandbox.sh").write_text(f'PATH="{interpreter().parent}:$PATH"\n')
     for name, origin in _DOT_FILES.items():
         if (file := Path("/", origin)).is_file():
             (root / "root" / name).write_bytes(file.read_bytes())

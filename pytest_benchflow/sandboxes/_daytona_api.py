@@ -125,7 +125,8 @@ class Api:
     def told(self, what: str, error: Exception) -> SandboxError:
         """Return the error to raise for one of the SDK's, without the key."""
         status = _status(error)
-        said = self.clean(str(error).strip() or type(error).__name__)[:500]
+        nameless = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+        said = self.clean(str(error).strip() or nameless)[:500]
         if status == 404:
             return GoneError(f"{what}: {said}")
         if "no space left" in said.lower() or "disk quota" in said.lower():

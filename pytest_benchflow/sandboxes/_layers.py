@@ -6,6 +6,7 @@ A layer's name tells its content: what it lies on, and the steps that made it wi
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
 import os
@@ -148,9 +149,12 @@ class _Builder:
             return name
         if name in _failed:
             raise SandboxError(_failed[name])
+        await asyncio.to_thread(_sweep)
         async with locked(layers_dir() / f".{name}.lock"):
+            if name in _failed:
+                raise SandboxError(_failed[name])
             if not (final / _MARKER).is_file():
-                await asyncio.to_thread(_clear, final)
+                await asyncio.to_thread(_remove, final)
                 draft = final.with_name(f".{name}{_DRAFT}{secrets.token_hex(4)}")
                 draft.mkdir(mode=0o700)
                 try:
@@ -251,11 +255,19 @@ def _complete(draft: Path, final: Path) -> None:
     draft.rename(final)
 
 
-def _clear(final: Path) -> None:
-    """Remove what is left of a build that was killed. Call it with the lock held."""
-    _remove(final)
-    for left in final.parent.glob(f".{final.name}{_DRAFT}*"):
-        _remove(left)
+def _sweep() -> None:
+    """Remove what builds that were killed left: the drafts whose lock nobody holds."""
+    for draft in layers_dir().glob(f".*{_DRAFT}*"):
+        lock = os.open(
+            draft.with_name(f"{draft.name.partition(_DRAFT)[0]}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(draft)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
 
 
 def _remove(path: Path) -> None:

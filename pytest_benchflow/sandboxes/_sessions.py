@@ -31,7 +31,7 @@ def sessions(base: Path | None = None) -> tuple[frozenset[str], dict[str, Path]]
     """Return the scratch directories of live sessions, and those of dead ones with the path where each is now."""
     live, dead = set(), {}
     for path in _directories(base or base_directory()):
-        with lock_if_dead(path) as held:
+        with contextlib.suppress(FileNotFoundError), lock_if_dead(path) as held:  # it may end, or be swept, meanwhile
             name = path.name.removeprefix(TRASH).rpartition("-")[0] if path.name.startswith(TRASH) else path.name
             if held is None:
                 live.add(str(path))

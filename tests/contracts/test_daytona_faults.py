@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_benchflow import registry
-from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.contracts import Installation, Mount
+from pytest_benchflow.errors import AgentError, SandboxError
 from pytest_benchflow.sandboxes._daytona_api import Api
 from pytest_benchflow.sandboxes._daytona_box import Box
+from pytest_benchflow.tasks.task import Environment
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.daytonahost import DaytonaHost
 
@@ -226,6 +229,30 @@ def test_a_killed_session_leaves_nothing_when_its_time_is_over(rig: Rig, daytona
     assert box.state == "started"
     daytona.pass_time(box.ttl)
     assert daytona.sandboxes == {}
+
+
+def test_an_installation_is_made_once_and_kept_as_a_snapshot(
+    rig: Rig, daytona: DaytonaHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_benchflow.sandboxes._daytona_install._TICK_SEC", 0.05)
+    monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    script = "mkdir -p /opt/benchflow/bin && date +%s%N > /opt/benchflow/bin/made && echo kept > /root/with-it"
+    installation = Installation("invented", "1", script, timeout_sec=60)
+    task = replace(make_task(tmp_path / "task"), environment=Environment(docker_image="debian:12"))
+    daytona.fail("GET /snapshots/*", status=503)
+    first = rig.run(rig.backend.install(installation, task, tmp_path / "log"))
+    assert daytona.requests["POST /sandbox"] == 1
+    assert daytona.sandboxes == {}
+    (name,) = daytona.plane.snapshots
+    assert first == (Mount(Path(name), "/opt/benchflow", there=True),)
+    assert rig.run(rig.backend.install(installation, task, tmp_path / "log")) == first
+    assert daytona.requests["POST /sandbox"] == 1
+    made = {rig.sh(rig.create(task, mounts=first), "cat /opt/benchflow/bin/made").stdout for _ in range(2)}
+    assert len(made) == 1
+    broken = replace(installation, script="echo no such package; exit 3")
+    with pytest.raises(AgentError, match="no such package"):
+        rig.run(rig.backend.install(broken, task, tmp_path / "log"))
+    assert list(daytona.plane.snapshots) == [name]
 
 
 PROGRAM = "read -r a; echo before $a; read -r b; echo the-last-word $b; read -r c; echo after $c; exit 4"

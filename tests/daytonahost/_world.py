@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ _HOMES = {"root": "/root", "daytona": "/home/daytona", "worker": "/home/worker"}
 # Process 1: it reaps whatever it inherits, and starts again what a kill of everything took from it.
 _INIT = "echo ready; exec >/dev/null 2>&1; while :; do sleep 3600 & wait; done"
 _RIGHTS = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setuid,+setgid,+net_bind_service"
+_NEEDED = {"util-linux": ("nsenter", "setpriv", "setsid", "unshare"), "openssh-server": ("sshd", "ssh-keygen")}
 _FROM_HOST = ("/etc/ssl", "/etc/ca-certificates", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf")
 
 
@@ -182,5 +184,11 @@ def why_not() -> str | None:
     """Return why no sandbox can be made here, None when it can."""
     if os.geteuid() != 0:
         return "a stand-in for Daytona needs Linux and root"
-    missing = [name for name in ("nsenter", "setpriv", "setsid", "unshare") if shutil.which(name) is None]
-    return f"{', '.join(missing)} not installed; apt-get install util-linux" if missing else None
+    for package, names in _NEEDED.items():
+        if missing := [
+            name for name in names if shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None
+        ]:
+            return f"{', '.join(missing)} not installed; apt-get install {package}"
+    if subprocess.run(["unshare", "--mount", "--pid", "--net", "--fork", "true"], check=False).returncode != 0:
+        return "this machine does not let root make namespaces"
+    return None

@@ -37,6 +37,8 @@ APT::Sandbox::User "root";
 APT::Keep-Downloaded-Packages "false";
 Acquire::Languages "none";
 """
+# Of /etc, what is written when programs or users come and go; not what every boot writes.
+_TELLING = ("alternatives", "group", "ld.so.cache", "os-release", "passwd", "ssl/certs/ca-certificates.crt")
 # What root's login shell reads, as Debian's base-files puts it there.
 _DOT_FILES = {".bashrc": "usr/share/base-files/dot.bashrc", ".profile": "usr/share/base-files/dot.profile"}
 # As in the images that distributions publish: installing a service does not start it.
@@ -54,7 +56,8 @@ def parts() -> tuple[Path, ...]:
 def base_digest() -> str:
     """Name the state of this machine that images are built on; computed once for each process."""
     digest = hashlib.sha256(f"{_FORMAT} {interpreter()} {parts()} {_apt_sources()}".encode())
-    for path in (_DPKG / "status", Path("/etc"), Path("/etc/ld.so.cache"), Path("/etc/os-release"), interpreter()):
+    etc = (Path("/etc", name) for name in _TELLING)
+    for path in (_DPKG / "status", interpreter(), *etc):
         if path.exists():
             found = path.stat()
             digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())

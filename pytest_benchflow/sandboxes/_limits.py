@@ -89,8 +89,9 @@ class Limits:
             self._note("cpus", asked, f"bound to {len(self._cpus)} of {len(mine)}")
 
     def _group(self, controller: str, *versions: dict[str, str]) -> bool:
-        """Make a group below this process's own with the files of the first version (1, else 2) that fits."""
-        for home, files in zip(_own_groups(controller), (*versions, versions[0]), strict=False):
+        """Make a group where one can be made, with the files of its version (1, else 2)."""
+        first, *second = _homes(controller)
+        for home, files in ((first, versions[0]), *((home, versions[-1]) for home in second)):
             group = home / f"{_PREFIX}-{os.getpid()}-{self.name}"
             if home == Path() or not home.is_dir():
                 continue
@@ -107,8 +108,11 @@ class Limits:
         return False
 
 
-def _own_groups(controller: str) -> tuple[Path, Path]:
-    """Return where this process's own control group is, by version 1 and by version 2; Path() where there is none."""
+def _homes(controller: str) -> tuple[Path, Path, Path]:
+    """Return where a group can be made below: this process's own by version 1 and 2, and the top of version 2.
+
+    Version 2 gives a group that holds processes, as this process's own does, no limited groups below it. Path(): none.
+    """
     first = second = Path()
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -117,7 +121,7 @@ def _own_groups(controller: str) -> tuple[Path, Path]:
                 first = _MOUNT / controllers / path.lstrip("/")
             elif not controllers:
                 second = _MOUNT / path.lstrip("/")
-    return first, second
+    return first, second, _MOUNT if (_MOUNT / "cgroup.controllers").is_file() else Path()
 
 
 def _remove_group(group: Path) -> None:
@@ -136,7 +140,7 @@ def _remove_group(group: Path) -> None:
 def remove_stale_groups() -> None:
     """Remove the control groups of sessions that were killed; done once for each process."""
     for controller in ("pids", "memory", "cpu"):
-        for home in _own_groups(controller):
+        for home in _homes(controller):
             for group in home.glob(f"{_PREFIX}-*") if home != Path() else ():
                 match = re.match(rf"{_PREFIX}-(\d+)-", group.name)
                 if match and not Path("/proc", match[1]).exists():

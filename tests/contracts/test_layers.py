@@ -367,7 +367,8 @@ def test_what_an_agent_installs_stays(rig: Rig) -> None:
     rig.run(sandbox.enter("agent", "proxy"))
     rig.sh(
         sandbox,
-        f"echo 'value = 42' >{PREFIX}/lib/{VERSION}/site-packages/agents_module.py\n"
+        "packages=$(python3 -c 'import site; print(site.getsitepackages()[0])')\n"
+        "mkdir -p $packages; echo 'value = 42' >$packages/agents_module.py\n"
         "mkdir -p /usr/local/lib/python3.99/json; rm -rf /usr/share/doc/bash; echo x >/usr/include/own.h\n"
         "printf '#!/bin/sh\\necho own' >/usr/local/bin/own-tool; chmod +x /usr/local/bin/own-tool\n",
     )

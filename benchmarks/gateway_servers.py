@@ -21,8 +21,8 @@ from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
 
 MODEL = "measured"
-EVENTS = 100
-PAUSE_SEC = 0.02
+EVENTS = 200
+PAUSE_SEC = 0.025
 _USAGE = {"prompt_tokens": 25_000, "completion_tokens": 400, "total_tokens": 25_400}
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 

@@ -56,7 +56,7 @@ class Wait:
             "rate_limit_ms": round(self.pause_sec * 1000, 3),
             "rate_limited": self.refused,
         }
-        return {"waited": waited, "upstream_attempt": 1 + self.refused}
+        return {"waited": waited} | ({"upstream_attempt": 1 + self.refused} if self.refused else {})
 
     async def look(self, seconds: float = _LOOK_SEC) -> float:
         """Let some time pass and return how much it was. Raises: NotWantedError."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import platform
@@ -41,6 +40,8 @@ Rollouts themselves are run by pytest: `pytest tasks`, with `pytest --help` for 
 # Optional dependencies by the name of their extra: the module that shows whether it is there.
 EXTRAS = {
     "litellm": "litellm",
+    "bedrock": "boto3",
+    "vertex": "google.auth",
     "daytona": "daytona",
     "ssh": "paramiko",
     "docker": "docker",
@@ -50,7 +51,6 @@ EXTRAS = {
 # How packages that build on this one spell its name in their metadata.
 _OURSELVES = re.compile(r"pytest[-_.]benchflow(?![-\w.])", re.IGNORECASE)
 _UNWRAPPED = 1_000_000
-KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "BENCHFLOW_MODEL_API_KEY")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -376,11 +376,13 @@ def _doctor(options: argparse.Namespace) -> int:
     print(
         "\nextras (`docker`, `ssh` and `daytona` are for these sandboxes, `litellm` for models, `export` reads exports)"
     )
+    from pytest_benchflow.proxy._providers import is_there, key_variables
+
     for extra, module in EXTRAS.items():
-        there = importlib.util.find_spec(module) is not None
+        there = is_there(module)
         print(f"  {extra}: installed" if there else f"  {extra}: missing; pip install 'pytest-benchflow[{extra}]'")
     print("\nkeys")
-    for key in KEYS:
+    for key in key_variables():
         print(f"  {key}: {'set' if host_variable(key) else 'not set'}")
     return 0 if available else 1
 

@@ -43,6 +43,13 @@ _NOT_APPLIED = ("input_cost_per_request", "citation_cost_per_token", "off_peak_p
 # How the map calls providers that users name otherwise.
 _MAP_PROVIDERS = {"vertex": "vertex_ai", "google": "gemini"}
 _OWN_HOSTS = {"openai": "api.openai.com", "anthropic": "api.anthropic.com"}
+# Where a user's own URL may stand beside PROVIDER_BASE_URL.
+_OTHER_BASES = {
+    "google": "GEMINI_BASE_URL",
+    "vertex": "VERTEXAI_API_BASE",
+    "vertex_ai": "VERTEXAI_API_BASE",
+    "bedrock": "AWS_ENDPOINT_URL_BEDROCK_RUNTIME",
+}
 _STANDARD_TIERS = ("auto", "default", "standard", "on_demand")
 _PAID_TOOLS = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call")
 
@@ -245,14 +252,15 @@ def _map_price(model: str) -> Price:
     provider, _, name = model.partition("/")
     if "@http" in model:
         raise UnpricedError(f"no price is known for {model!r}, a server of its own; pass {OPTION}={_FORM}")
-    if provider == "azure":
+    if provider in ("azure", "azure_openai"):
         raise UnpricedError(f"the deployment {model!r} does not tell its model; pass {OPTION}={_FORM}")
-    elsewhere = host_variable(f"{provider.upper()}_BASE_URL")
-    if elsewhere and urlsplit(elsewhere).hostname != _OWN_HOSTS.get(provider):
-        raise UnpricedError(
-            f"{provider.upper()}_BASE_URL leads to {urlsplit(elsewhere).hostname}, whose prices are not known; "
-            f"pass {OPTION}={_FORM}"
-        )
+    prefix = provider.replace("-", "_").upper()
+    for variable in filter(None, (f"{prefix}_BASE_URL", f"{prefix}_API_BASE", _OTHER_BASES.get(provider))):
+        elsewhere = host_variable(variable)
+        if elsewhere and urlsplit(elsewhere).hostname != _OWN_HOSTS.get(provider):
+            raise UnpricedError(
+                f"{variable} leads to {urlsplit(elsewhere).hostname}, whose prices are not known; pass {OPTION}={_FORM}"
+            )
     source, table = _litellm_map()
     provider = _MAP_PROVIDERS.get(provider, provider)
     for key in (f"{provider}/{name}", name):

@@ -192,6 +192,14 @@ def provider_of(name: str) -> Provider | None:
     return Provider(name, _key(*keys) if keys else (), base_variables=bases)
 
 
+def key_variables() -> list[str]:
+    """Return the variables that keys are looked for in, of the table's providers and of servers by their URL."""
+    settings = [setting for row in (*PROVIDERS.values(), SERVER) for each in row.credentials for setting in each]
+    return list(
+        dict.fromkeys(name for setting in settings if setting.required or setting.secret for name in setting.variables)
+    )
+
+
 def environment_of(provider: Provider) -> dict[str, str]:
     """Return the host's variables of a provider that has no row, whichever LiteLLM may look for."""
     if any(provider is row for row in PROVIDERS.values()) or provider is SERVER:
@@ -231,7 +239,7 @@ def why_no_translation(provider: Provider) -> str | None:
     """Return what is missing to translate for a provider, with what to do; None when nothing is."""
     try:
         metadata.version("litellm")
-        missing = [name for name in provider.modules if not _is_there(name)]
+        missing = [name for name in provider.modules if not is_there(name)]
     except metadata.PackageNotFoundError:
         missing = ["litellm"]
     if not missing:
@@ -255,7 +263,8 @@ def _value(setting: Setting) -> str | None:
     return next((value for name in setting.variables if (value := host_variable(name))), None)
 
 
-def _is_there(module: str) -> bool:
+def is_there(module: str) -> bool:
+    """Tell whether a module can be imported, without importing it."""
     try:
         return util.find_spec(module) is not None
     except ModuleNotFoundError:

@@ -127,7 +127,7 @@ def test_credentials_that_cannot_be_read_are_told(host: pytest.MonkeyPatch, tmp_
 
 def test_a_package_that_is_missing_is_named_with_its_extra(host: pytest.MonkeyPatch, tmp_path: Path) -> None:
     export(host, "bedrock", tmp_path)
-    host.setattr("pytest_benchflow.proxy._providers._is_there", lambda _name: False)
+    host.setattr("pytest_benchflow.proxy._providers.is_there", lambda _name: False)
     with pytest.raises(ProviderError, match=r"boto3 is not installed: pip install 'pytest-benchflow\[bedrock\]'"):
         provider_route("bedrock/m", "chat")
 

@@ -34,6 +34,10 @@ _TOOLS = (
 )
 _PASSWD = "root:x:0:0:root:/root:/bin/sh\nworker:x:1234:1234::/home/worker:/bin/sh\n"
 _PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+_OF_WHEELS = (
+    *("libgcc_s.so.1", "libstdc++.so.6", "librt.so.1", "libpthread.so.0", "libdl.so.2", "libutil.so.1"),
+    *("libresolv.so.2", "libm.so.6"),
+)
 _UNWANTED = {"test", "__pycache__", "idlelib", "tkinter", "lib2to3", "ensurepip", "turtledemo", "dist-packages"}
 
 
@@ -47,7 +51,8 @@ def why_no_dockerd() -> str | None:
 class Dockerd:
     """An engine with a network of its own, that touches none of the host's; what it holds outlives `stop`."""
 
-    def __init__(self, log: Path, *more: str) -> None:
+    def __init__(self, log: Path, *more: str, megabytes: int | None = None) -> None:
+        self._megabytes = megabytes  # of its disk, which is then in memory
         # One that listens at a port of this machine is in its network, and makes none itself.
         self._more = (*more, "--bridge=none") if more else ()
         # A socket's name may have no more than 107 characters.
@@ -62,7 +67,11 @@ class Dockerd:
         place, name = self._place, self._place.name
         # Mounts of its own, so that whoever looks for what a run left on this machine meets none of them.
         command = ["unshare", "--mount", "--propagation=private"]
-        command += [] if self._more else ["--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
+        (place / "root").mkdir(exist_ok=True)
+        before = "" if self._more else "ip link set lo up;"
+        before += f"mount -t tmpfs -o size={self._megabytes}m tmpfs {place}/root;" if self._megabytes else ""
+        command += [] if self._more else ["--net"]
+        command += ["sh", "-c", f'{before} exec "$@"', "sh"]
         command += ["dockerd", f"--data-root={place}/root", f"--exec-root={place}/exec", f"--pidfile={place}/pid"]
         command += [f"--host={self.address}", "--storage-driver=overlay2"]
         command += ["--iptables=false", "--ip6tables=false", *self._more]
@@ -206,7 +215,7 @@ def _write_image(archive: Path) -> None:
         modules = list(_python())
         for path in modules:
             tar.add(path.resolve(), str(path).lstrip("/"))
-        for path in _libraries([*programs, *(path for path in modules if path.suffix == ".so")]):
+        for path in _libraries([*programs, *(path for path in modules if path.suffix == ".so"), *_needed_by_wheels()]):
             tar.add(path.resolve(), str(path).lstrip("/"))
 
 
@@ -219,9 +228,15 @@ def _python() -> Iterator[Path]:
             yield path
 
 
+def _needed_by_wheels() -> list[Path]:
+    """Return what packages with compiled parts expect on every Linux."""
+    return [path for name in _OF_WHEELS for path in Path("/usr/lib").glob(f"*-linux-gnu/{name}")]
+
+
 def _libraries(files: list[Path]) -> list[Path]:
     said = subprocess.run(["ldd", *map(str, files)], capture_output=True, text=True, check=False).stdout
-    return [Path(name) for name in sorted(set(re.findall(r"(/\S+) \(0x", said)))]
+    wanted = {*re.findall(r"(/\S+) \(0x", said), *(str(path) for path in files if path.name in _OF_WHEELS)}
+    return [Path(name) for name in sorted(wanted)]
 
 
 def _directory(tar: tarfile.TarFile, name: str, mode: int) -> None:

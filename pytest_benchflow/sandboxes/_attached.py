@@ -23,6 +23,9 @@ _LOOK_SEC = 1.0
 _SETTLE_SEC = 0.01
 _REFUSAL_SEC = 5.0
 _LOST_SEC = 5.0
+_KILLED_BY = 128
+# Said on stderr by what starts a command: what ends without it was cut off.
+END_OF_OUTPUT = "\0end of output\0"
 _KILLED = 128 + signal.SIGKILL
 
 
@@ -39,6 +42,9 @@ class _Channel:
             await self._wait()
         self._data += chunk
         self._changed.set()
+
+    def add(self, chunk: bytes) -> None:
+        self._data += chunk
 
     async def get(self, limit: int) -> bytes:
         while not self._data and not self._ended:
@@ -67,15 +73,13 @@ class DockerProcess:
         run: str,
         stream: tuple[ByteReader, ByteWriter],
         kill: Callable[[DockerProcess], Awaitable[None]],
-        *,
-        talks: bool = False,
     ) -> None:
         self._engine = engine
         self._id = exec_id
         self.run = run  # the mark of all it starts
         self._reader, self._writer = stream
         self._kill = kill
-        self._talks = talks  # its output is an answer: without it, it is of no use
+        self._whole = False  # whether its output came to its end
         self._doomed = False
         self._out, self._err = _Channel(), _Channel()
         self._pump = asyncio.create_task(self._take_apart())
@@ -84,6 +88,7 @@ class DockerProcess:
 
     async def _take_apart(self) -> None:
         """Read frames: one byte says which output, four say how long (big-endian)."""
+        held = b""
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 while True:
@@ -95,8 +100,12 @@ class DockerProcess:
                         if not chunk:
                             return
                         left -= len(chunk)
+                        if channel is self._err:
+                            chunk, held = _hold_back(held + chunk)
                         await channel.put(chunk)
         finally:
+            self._whole = held == END_OF_OUTPUT.encode()
+            self._err.add(b"" if self._whole else held)
             self._out.end()
             self._err.end()
 
@@ -120,12 +129,24 @@ class DockerProcess:
                 self._ended.set_result(-signal.SIGKILL if self._doomed and code == _KILLED else int(code))
 
     async def _see_why_silent(self) -> None:
-        """Find out whether what reads nothing more has ended. Raises: SandboxError when it runs on."""
-        if self._talks and not self._doomed and not await self.ends_within(_LOST_SEC):
-            raise SandboxError(
-                f"the connection to a running command was lost: the Docker engine at {self._engine.name}, or the way "
-                "there, broke it off"
-            )
+        """See that output ended because the command did. Raises: SandboxError when the way to it was cut."""
+        if not self._doomed and not await self.ends_within(_LOST_SEC):
+            raise SandboxError(self._lost())
+        self.check_whole()
+
+    def check_whole(self) -> None:
+        """See that nothing of the output was lost on the way. Raises: SandboxError."""
+        if self._doomed or not self._pump.done() or self._pump.cancelled() or self._whole or not self._ended.done():
+            return
+        # One that was killed could not say that it ended.
+        if 0 <= self._ended.result() < _KILLED_BY:
+            raise SandboxError(self._lost())
+
+    def _lost(self) -> str:
+        return (
+            f"the connection to a running command was lost: the Docker engine at {self._engine.name}, or the way "
+            "there, broke it off"
+        )
 
     def doom(self) -> None:
         """Note that we are about to kill it."""
@@ -231,6 +252,15 @@ async def attach(engine: Engine, exec_id: str) -> tuple[ByteReader, ByteWriter]:
         writer.transport.abort()
         raise SandboxError(f"the command could not be started: {_message(said)}")
     return reader, writer
+
+
+def _hold_back(data: bytes) -> tuple[bytes, bytes]:
+    """Return what can be passed on, and what may be the beginning of the end."""
+    end = END_OF_OUTPUT.encode()
+    for size in range(min(len(end), len(data)), 0, -1):
+        if data.endswith(end[:size]):
+            return data[:-size], data[-size:]
+    return data, b""
 
 
 def _message(said: bytes) -> str:

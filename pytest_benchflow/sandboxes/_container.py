@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._afar import Afar
-from pytest_benchflow.sandboxes._attached import DockerProcess, attach
+from pytest_benchflow.sandboxes._attached import END_OF_OUTPUT, DockerProcess, attach
 from pytest_benchflow.sandboxes._container_config import container_config, workdir_of
 from pytest_benchflow.sandboxes._egress import Egress, egress_env
 from pytest_benchflow.sandboxes._inhabited import RUN_VARIABLE, Inhabited
@@ -36,7 +36,11 @@ _LOOK_SEC = 0.3
 _REMOVAL_SEC = 30.0
 _WITH_EGRESS = ("public", "allowlist")
 # The engine's own words for a missing directory or program differ from one version to the next.
-_RUN = 'cd "$1" || exit 126; shift; exec "$@"'
+_RUN = r"""
+if cd "$1"; then shift; "$@"; code=$?; else code=126; fi
+printf 'END' >&2
+exit $code
+""".replace("END", END_OF_OUTPUT.replace("\0", r"\000"))
 
 
 class Inside(Protocol):
@@ -272,7 +276,10 @@ class DockerSandbox:
         """
         process = await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=stdin is not None)
         try:
-            return await run_to_end(process, stdin, timeout)
+            result = await run_to_end(process, stdin, timeout)
+            if not result.timed_out:
+                process.check_whole()
+            return result
         finally:
             self._processes.remove(process)
             await process.closed()
@@ -286,7 +293,7 @@ class DockerSandbox:
         user: str | int | None = None,
     ) -> DockerProcess:
         """Start a command and return it alive."""
-        return await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=True, talks=True)
+        return await self._start(argv, env=env, cwd=cwd, user=user, with_stdin=True)
 
     async def _start(
         self,
@@ -296,14 +303,13 @@ class DockerSandbox:
         cwd: str | None,
         user: str | int | None,
         with_stdin: bool,
-        talks: bool = False,
     ) -> DockerProcess:
         inside = await self._running()
         full = {**(self._way_out if self._network in _WITH_EGRESS else {}), **self._spec.env, **(env or {})}
         if user is not None:
             await self._in_thread(lambda inside: inside.check_user(user))
         where = cwd or self.workdir
-        return await self._launch(inside, argv, full, cwd=where, user=user, with_stdin=with_stdin, talks=talks)
+        return await self._launch(inside, argv, full, cwd=where, user=user, with_stdin=with_stdin)
 
     async def _launch(
         self,
@@ -314,7 +320,6 @@ class DockerSandbox:
         cwd: str,
         user: str | int | None,
         with_stdin: bool,
-        talks: bool = False,
     ) -> DockerProcess:
         run = f"{self._name}-{next(self._runs)}"
         full = {**env, RUN_VARIABLE: run}
@@ -341,7 +346,7 @@ class DockerSandbox:
                 starting.result()[1].transport.abort()
                 await asyncio.to_thread(inside.kill_run, run)
             raise
-        process = DockerProcess(self._engine, made["Id"], run, stream, self._kill, talks=talks)
+        process = DockerProcess(self._engine, made["Id"], run, stream, self._kill)
         self._processes.append(process)
         return process
 

@@ -68,9 +68,14 @@ def container_config(
                 for each in spec.mounts
                 if beside or each.there
             ],
+            **_gpus(spec.task.environment.gpus),
             **_limited(spec.task.environment, engine, limits),
         },
     }
+
+
+def _gpus(count: int) -> dict[str, Any]:
+    return {"DeviceRequests": [{"Driver": "nvidia", "Count": count, "Capabilities": [["gpu"]]}]} if count else {}
 
 
 def _limited(environment: Environment, engine: Mapping[str, Any], limits: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 REPOSITORY = "pytest-benchflow"
 LABEL = "benchflow.managed"
-_DENIED = ("denied", "unauthorized", "authentication required", "does not exist", "not found", "manifest unknown")
+_DENIED = (
+    "denied",
+    "no basic auth",
+    "unauthorized",
+    "authentication required",
+    "does not exist",
+    "not found",
+    "manifest unknown",
+)
 _LAST_LINES = 8
 _MEMORY_BYTES = 16 << 20
 
@@ -42,8 +50,8 @@ def why_unsupported(task: Task) -> str | None:
     environment = task.environment
     if environment.os.lower() != "linux":
         return f"needs {environment.os}: the docker sandbox runs linux containers"
-    if environment.gpus or environment.tpu:
-        return "needs a GPU or TPU, which the docker sandbox does not pass on"
+    if environment.tpu:
+        return "needs a TPU, which the docker sandbox does not pass on"
     try:
         sources = [source_of(task)]
         if task.compose_file is not None:
@@ -130,7 +138,7 @@ def _pull(engine: Engine, name: str, given_up: threading.Event) -> None:
 
 def _why_not_pulled(name: str, said: str) -> str:
     said = " ".join(said.split())[:300]
-    if "no space left" in said:
+    if "no space left" in said.lower():
         return f"image {name} cannot be pulled: the Docker engine's disk is full; `docker system prune` makes room"
     if any(word in said.lower() for word in _DENIED):
         return f"image {name} cannot be pulled: it does not exist, or needs `docker login` on this machine ({said})"

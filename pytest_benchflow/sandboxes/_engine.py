@@ -121,6 +121,7 @@ class Engine:
         with _engines_turn:
             if address not in _engines:
                 try:
+                    dial(address).close()  # the client leaves its socket open where nobody listens
                     _engines[address] = Engine(address)
                 except Exception as error:
                     raise SandboxError(f"the Docker engine at {shown(address)} does not answer: {error}") from error

@@ -42,7 +42,7 @@ class DockerBackend:
 
     def unsupported(self, task: Task) -> str | None:
         """Return None when the task can run here, else the reason to skip. Raises: TaskError on a broken Dockerfile."""
-        return why_unsupported(task)
+        return why_unsupported(task) or (_why_no_gpu() if task.environment.gpus else None)
 
     def fingerprint(self, task: Task) -> str:
         """Name the image: an agent is installed once for each."""
@@ -123,6 +123,16 @@ class DockerBackend:
                 await asyncio.sleep(_LOOK_SEC)
             else:
                 return
+
+
+def _why_no_gpu() -> str | None:
+    if reason := why_no_engine(engine_address()):
+        return f"needs a GPU, and no engine says whether it has one: {reason}"
+    try:
+        runtimes = Engine.at(engine_address()).ask("info").get("Runtimes") or {}
+    except SandboxError as error:
+        return f"needs a GPU, and no engine says whether it has one: {error}"
+    return None if "nvidia" in runtimes else "needs a GPU, and the Docker engine has no nvidia runtime to pass one on"
 
 
 def _remains(engine: Engine) -> list[Remain]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.dockerhost import STAND_IN, Dockerd, client, import_image
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
+from pytest_benchflow.proxy.serve import serving
+from pytest_benchflow.rollout.config import RolloutConfig
+from pytest_benchflow.rollout.run import run_rollout
+from tests.dockerhost import STAND_IN, Dockerd, Door, client, import_image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +28,18 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 # What differs by what a sandbox is: its limits and its image are told in its own words.
 OF_THE_BACKEND = ("limits",)
+SERVICES = f"""\
+services:
+  main: {{depends_on: {{web: {{condition: service_healthy}}}}}}
+  web:
+    image: {STAND_IN}
+    command: sh -c "cd /srv && exec python3 -m http.server 9000"
+    volumes: ["./page:/srv/page"]
+    healthcheck:
+      interval: 500ms
+      test: "python3 -c \\"import socket; socket.create_connection(('127.0.0.1', 9000))\\""
+"""
+FETCH = "import urllib.request; print(urllib.request.urlopen('http://web:9000/page').read().decode().strip())"
 ASKED = ("tasks", "--benchflow-sandbox=docker", "-k", "rollout", "-q")
 
 
@@ -108,11 +127,105 @@ def test_an_engine_that_stops_in_the_middle_is_told_of_and_reaped_when_it_is_bac
         dockerd.remove()
 
 
-def lay_out(make_task: MakeTask) -> Path:
+def test_a_container_that_somebody_removes_is_told_of_and_nothing_is_left(
+    api: Any, machine: Machine, make_task: MakeTask
+) -> None:
+    root = lay_out(make_task)
+    session = machine.pytest(*ASKED, "--benchflow-agent=oracle", "--benchflow-job-name=robbed", cwd=root)
+    (found,) = wait_for_solution(api)
+    api.remove_container(found["Id"], force=True)
+    output, _ = session.communicate(timeout=120)
+    assert session.returncode == 1, output
+    (result,) = (json.loads(path.read_text()) for path in root.glob("jobs/robbed/*/result.json"))
+    assert (result["verdict"], result["error_category"]) == ("unhealthy", "sandbox")
+    assert "somebody" in result["error"]
+    assert events(root / "jobs/robbed") == ["create", "created", "deleted"]
+
+
+def test_a_connection_that_is_cut_under_an_agent_keeps_what_was_captured(
+    docker_engine: str, api: Any, make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = Door(docker_engine)
+    monkeypatch.setenv("DOCKER_HOST", door.address)
+    task = make_task(agent_timeout=120)
+    (task / "environment" / "Dockerfile").write_text(f"FROM {STAND_IN}\nWORKDIR /app\n")
+
+    async def main() -> Any:
+        turns = (ScriptTurn(calls=(Call("shell", {"command": "sleep 60"}),)), ScriptTurn(text="Done."))
+        async with serving(ScriptedUpstream(turns)) as url:
+            model = f"invented/scripted@{url}"
+            config = RolloutConfig(
+                task=task, agent="baseline", model=model, sandbox="docker", jobs_dir=tmp_path / "jobs"
+            )
+            running = asyncio.create_task(run_rollout(config))
+            assert await asyncio.to_thread(wait_for_solution, api)
+            door.slam()
+            return await running
+
+    try:
+        rollout = asyncio.run(main())
+        assert (rollout.verdict, rollout.result["error_category"]) == ("unhealthy", "sandbox"), rollout.result
+        assert "the connection to a running command was lost" in rollout.result["error"]
+        assert len(rollout.exchanges) == 1
+        assert rollout.result["training_ready"] is False
+    finally:
+        door.close()
+
+
+def test_a_task_of_several_services_is_solved(api: Any, machine: Machine, make_task: MakeTask) -> None:
+    root = lay_out(make_task, seconds=0)
+    (place,) = root.glob("*/*/environment")
+    (place / "page").write_text("42\n")
+    (place / "docker-compose.yaml").write_text(SERVICES)
+    (place.parent / "solution" / "solve.sh").write_text(f'#!/bin/sh\npython3 -c "{FETCH}" > /app/answer\n')
+    options = (*ASKED, "--benchflow-agent=oracle", "--benchflow-job-name=services", "-rs")
+    session = machine.pytest(*options, cwd=root)
+    output, _ = session.communicate(timeout=120)
+    assert session.returncode == 0, output
+    (result,) = (json.loads(path.read_text()) for path in root.glob("jobs/services/*/result.json"))
+    assert result["verdict"] == "pass"
+    assert events(root / "jobs/services") == ["create", "created", "deleted"]
+    wanted = {"label": ["benchflow.scratch"]}
+    assert (api.networks(filters=wanted), api.volumes(filters=wanted)["Volumes"] or []) == ([], [])
+
+
+def test_an_engine_without_space_is_told_by_what_it_could_not_do(
+    docker_engine: str, machine: Machine, make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dockerd = Dockerd(tmp_path / "dockerd.log", megabytes=160)
+    try:
+        assert dockerd.start()
+        import_image(dockerd.address, tmp_path, STAND_IN)
+        monkeypatch.setenv("DOCKER_HOST", dockerd.address)
+        root = lay_out(make_task, seconds=0)
+        (solution,) = root.glob("*/*/solution/solve.sh")
+        solution.write_text("#!/bin/sh\necho 42 >/app/answer\nhead -c 1000000000 /dev/zero >/app/filler\ntrue\n")
+        session = machine.pytest(*ASKED, "--benchflow-agent=oracle", "--benchflow-job-name=full", cwd=root)
+        output, _ = session.communicate(timeout=120)
+        assert session.returncode == 1, output
+        (result,) = (json.loads(path.read_text()) for path in root.glob("jobs/full/*/result.json"))
+        # Nothing can be written any more, a reward neither: what is known is kept, and nothing is taken for a score.
+        assert (result["verdict"], result["rewards"]) == ("unhealthy", None)
+        assert "reward.txt holds ''" in result["verifier_error"]
+        (said,) = root.glob("jobs/full/*/agent/stderr.txt")
+        assert "No space left on device" in said.read_text()
+        assert events(root / "jobs/full") == ["create", "created", "deleted"]
+        (place,) = root.glob("*/*/environment")
+        (place / "filler").write_bytes(os.urandom(1 << 20) * 170)
+        (place / "Dockerfile").write_text(f"FROM {STAND_IN}\nCOPY filler /filler\n")
+        session = machine.pytest(*ASKED, "--benchflow-agent=oracle", "--benchflow-job-name=large", cwd=root)
+        output, _ = session.communicate(timeout=120)
+        (result,) = (json.loads(path.read_text()) for path in root.glob("jobs/large/*/result.json"))
+        assert "cannot be built: the Docker engine's disk is full; `docker system prune` makes room" in result["error"]
+    finally:
+        dockerd.remove()
+
+
+def lay_out(make_task: MakeTask, seconds: int = 60) -> Path:
     """Return a directory with one task, whose solution takes its time."""
     task = make_task(agent_timeout=120)
     (task / "environment" / "Dockerfile").write_text(f"FROM {STAND_IN}\nWORKDIR /app\n")
-    (task / "solution" / "solve.sh").write_text("#!/bin/sh\necho 42 > /app/answer\nsleep 60\n")
+    (task / "solution" / "solve.sh").write_text(f"#!/bin/sh\necho 42 > /app/answer\nsleep {seconds}\n")
     (task.parents[1] / "pytest.ini").write_text("[pytest]\n")
     return task.parents[1]
 

@@ -18,7 +18,8 @@ from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.serve import serving
 from pytest_benchflow.records.jsontext import loads
 from tests.contracts.dialectrig import RIGS, Said
-from tests.contracts.test_official_clients import CALLS, LONG, TOKENS, agrees, pytestmark
+from tests.contracts.test_official_clients import ASK, CALLS, LONG, TOKENS, agrees, pytestmark
+from tests.contracts.wirestreams import STREAMS, USAGE
 from tests.unit.proxy.door import door, run
 
 if TYPE_CHECKING:
@@ -207,5 +208,48 @@ def test_what_is_new_passes_both_ways_and_so_does_the_effort(tmp_path: Path, nam
             assert record["response"]["body"] == body
             assert name == "generateContent" or theirs["unheard_of"] == NEW["unheard_of"]
             assert RIGS[name].dialect.usage(record["response"]["body"]) == RIGS[name].usage(TOKENS)
+
+    run(work())
+
+
+class Wire:
+    """Gives a stream in pieces that end anywhere."""
+
+    replays = False
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        assert request.method == "POST"
+        pieces = (self._raw[start : start + 97] for start in range(0, len(self._raw), 97))
+        return ModelResponse(200, {"Content-Type": "text/event-stream"}, _each(pieces))
+
+    async def close(self) -> None:
+        return None
+
+
+@quiet
+@EVERY
+def test_a_stream_as_providers_write_it_is_recorded_as_the_client_put_it_together(tmp_path: Path, name: str) -> None:
+    dialect = RIGS[name].dialect
+
+    async def work() -> None:
+        async with (
+            serving(Wire(STREAMS[name])) as url,
+            door(tmp_path, HttpUpstream(url, api_key="k", model="m")) as agent,
+        ):
+            theirs = await ASK[name](agent)
+            (record,) = agent.records()
+            ours = record["response"]["body"]
+            assert record["error"] is None
+            assert record["metadata"]["response_sha256"] == hashlib.sha256(STREAMS[name]).hexdigest()
+            assert agrees(ours, theirs), f"{ours}\n{theirs}"
+            assert dialect.outcome(200, ours) == dialect.outcome(200, theirs)
+            assert dialect.response_turn(ours) == dialect.response_turn(theirs)
+            usage = dialect.usage(ours)
+            assert usage == dialect.usage(theirs)
+            assert usage is not None
+            assert usage[:3] == USAGE[name]
 
     run(work())

@@ -74,13 +74,6 @@ class Capabilities:
     stand_in: tuple[str, ...] = ()  # what has been seen against a stand-in only, never against the real thing
 
 
-class Probe(Protocol):
-    """What the file `sandboxes/_NAME_probe.py` may offer as `probe`: `doctor --probe NAME` calls it."""
-
-    async def __call__(self, say: Callable[[str], None]) -> bool:
-        """Try a backend as it is here, say what came of it, leave nothing, and return whether all is in order."""
-
-
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
     """What a sandbox is made from; `id` is unique in the session and names everything that is created."""
@@ -95,7 +88,7 @@ class SandboxSpec:
 
 
 class Process(Protocol):
-    """A live process inside a sandbox."""
+    """A live process. One whose connection may lose words has `async reattach() -> bool`, too; False: done before."""
 
     async def write(self, data: bytes) -> None:
         """Write to stdin and drain. Raises: BrokenPipeError when the process is gone."""
@@ -256,10 +249,7 @@ class Endpoint(Protocol):
         """Serve this endpoint on a listening socket made elsewhere (inside a sandbox's network)."""
 
     async def close(self) -> EndpointReport:
-        """Stop listening, void the token, end every open exchange as a recorded one, close the upstream.
-
-        Safe to call twice.
-        """
+        """Stop listening, void the token, end and record every open exchange, close the upstream; safe twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +338,7 @@ class AgentContext:
     redact: Callable[[Any], Any] = _as_it_is  # text or JSON value -> the same without secrets; for logs
     # Whether a model call is open, or has come since the last look: an agent that waits for its model is not idle.
     busy: Callable[[], bool] = _never
+    settled: Callable[[], bool] = _never  # whether its model's last answer leaves it nothing to do but end its turn
     client: ClientPolicy = ClientPolicy()
 
 

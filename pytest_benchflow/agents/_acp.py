@@ -12,6 +12,7 @@ from pytest_benchflow.agents._events import EventLog
 from pytest_benchflow.agents._mcp import acp_servers, not_taken
 from pytest_benchflow.agents._wire import Wire
 from pytest_benchflow.contracts import AgentOutcome
+from pytest_benchflow.errors import SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,9 @@ START_SEC = 180.0
 _CANCEL_SEC = 2.0
 _EXIT_SEC = 2.0
 _TICK_SEC = 0.25
+# How long an agent may have been silent at the end of its time before its last word may be what was lost.
+_SILENT_SEC = 60.0
+_REATTACH_SEC = 30.0
 
 # The protocol's stop reasons as outcomes; one that is not here is never taken for success.
 _STOPS = {
@@ -93,11 +97,18 @@ class _Session:
             self._log.write({"type": "user_message", "text": self._context.instruction})
             return await self._prompt()
         except _GaveUpError as error:
+            if self._wire.broken is not None:
+                raise self._wire.broken from None
             return self._outcome("crashed", error=str(error))
 
     async def end(self) -> None:
         """Kill the agent and everything it started, and keep what it had still to say."""
-        await self._process.kill()
+        try:
+            await self._process.kill()
+        finally:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
         if self._exit is not None:
             self._exit.cancel()
         if self._connection is not None:
@@ -151,7 +162,9 @@ class _Session:
         turn = asyncio.create_task(self._ask("session/prompt", request))
         try:
             reason = await self._watch(turn)
-            if reason is not None:
+            if reason is not None and (lost := await self._find_lost(turn, reason)) is not None:
+                return lost
+            if reason is not None and not turn.done():
                 return await self._give_up(turn, reason)
             return self._judge(turn.result())
         finally:
@@ -182,6 +195,23 @@ class _Session:
                     return "idle"
         finally:
             cancelling.cancel()
+
+    async def _find_lost(self, turn: asyncio.Task[Any], reason: str) -> AgentOutcome | None:
+        """Attach once more to an agent whose model has said its last word, where the way to it may lose things.
+
+        The turn is done afterwards when its end was what was lost; an outcome says that nothing more came.
+        """
+        reattach = getattr(self._process, "reattach", None)
+        if reattach is None or not self._context.settled() or (reason == "timeout" and self._idle() < _SILENT_SEC):
+            return None
+        silent = self._idle()
+        self._log.write({"type": "reattach", "reason": reason, "silent_sec": round(silent, 3)})
+        if await reattach():
+            await asyncio.wait([turn], timeout=_REATTACH_SEC)
+        if turn.done():
+            return None
+        error = f"its model had said all, and the agent was silent for {silent:.0f} s, also when attached to once more"
+        return self._outcome("crashed", error=error, category="lost_completion", idle_before_timeout_s=round(silent, 3))
 
     async def _cancel_in_time(self) -> None:
         """Cancel the turn at the moment that the client side chose, if any. Raises: _GaveUpError when it goes on."""
@@ -229,7 +259,7 @@ class _Session:
             )
         return self._outcome(stop, stop_reason=reason)
 
-    def _outcome(self, stop: str, *, error: str | None = None, **fields: Any) -> AgentOutcome:
+    def _outcome(self, stop: str, *, error: str | None = None, category: str = "agent", **fields: Any) -> AgentOutcome:
         self._log.write(
             {
                 "type": "stop",
@@ -242,7 +272,7 @@ class _Session:
         return AgentOutcome(
             stop=stop,
             error=error,
-            error_category="agent" if error else None,
+            error_category=category if error else None,
             n_tool_calls=len(self._log.tool_calls),
             reported_usage=self._log.usage,
             **fields,
@@ -259,7 +289,8 @@ class _Session:
 
     async def _watch_exit(self) -> None:
         """End the session of an agent that is gone although something it left behind holds its output open."""
-        await self._process.wait()
+        with contextlib.suppress(SandboxError):  # of what broke, whoever reads is told
+            await self._process.wait()
         try:
             await asyncio.wait_for(self._wire.ended.wait(), _EXIT_SEC)
         except TimeoutError:
@@ -270,6 +301,8 @@ class _Session:
             return self._wire.fault
         try:
             code = await asyncio.wait_for(self._process.wait(), _EXIT_SEC)
+        except SandboxError as error:
+            return f"is out of reach ({error})"
         except TimeoutError:
             return "closed its output"
         return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.agents._logs import CappedLog
+from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.records.jsontext import dumps
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ class Wire:
     """A message transport over a live process, in the shape that `acp.connection.Connection` takes.
 
     `observe` sees every incoming message in the order of arrival. Logs go to `log_dir`: jsonrpc.jsonl both
-    directions, stdout.txt what was no message, stderr.txt; each keeps its head. `fault` says why no more is read.
+    directions, stdout.txt what was no message, stderr.txt; each keeps its head. `fault` says why no more is read,
+    `broken` that it is not the agent's fault.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class Wire:
         self.stray_bytes = 0
         self.stderr_tail = b""
         self.fault: str | None = None
+        self.broken: SandboxError | None = None
         self.ended = asyncio.Event()
         self._process = process
         self._redact = redact
@@ -175,7 +178,10 @@ class Wire:
     async def receive(self) -> dict[str, Any] | None:
         """Return the next message, None at the end of stdout."""
         while not self._ready and not self._eof:
-            data = await self._process.read(_READ_SIZE)
+            try:
+                data = await self._process.read(_READ_SIZE)
+            except SandboxError as error:
+                self.broken, data = error, b""
             self._eof = not data
             try:
                 for line in self._splitter.feed(data) if data else [self._splitter.rest()]:

@@ -11,9 +11,13 @@ from pytest_benchflow import contracts, registry
 from pytest_benchflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from pytest_benchflow.contracts import Backend, Probe
+    from pytest_benchflow.contracts import Backend
+
+    # `sandboxes/_NAME_probe.py` may offer one as `probe`: it tries a backend as it is here, says what came of it,
+    # leaves nothing, and tells whether all is in order.
+    Probe = Callable[[Callable[[str], None]], Awaitable[bool]]
 
 LIMITS = ("cpus", "memory", "processes", "storage")
 

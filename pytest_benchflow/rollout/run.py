@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 import traceback
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,7 +23,7 @@ from pytest_benchflow.rollout.needs import agent_policy, verifier_policy
 from pytest_benchflow.rollout.outcome import finish
 from pytest_benchflow.rollout.place import held, own_job, rundir_of
 from pytest_benchflow.rollout.skills import bring_skills
-from pytest_benchflow.rollout.state import RolloutState, begin
+from pytest_benchflow.rollout.state import RolloutState, begin, model_is_done
 from pytest_benchflow.rollout.verify import verify
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ async def _work(
         step=step.name,
         redact=state.redactor.value,
         busy=_asking(endpoint),
+        settled=functools.partial(model_is_done, state.dir, state.config),
     )
     outcome = await _unless_mismatched(state.cell.agent.run(context), endpoint)
     if endpoint and endpoint.mismatch:

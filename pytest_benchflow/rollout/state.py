@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pytest_benchflow.dialects._match import recorded_dialect
 from pytest_benchflow.records.journal import Journal, write_json
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.values import now
 from pytest_benchflow.rollout.asked import config_record
 from pytest_benchflow.rollout.place import rundir_of, set_aside
+from pytest_benchflow.training.row import terminal_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +49,19 @@ def provider_failure(rundir: RunDir) -> str | None:
         body = orjson.dumps(last["response"]["body"]).decode()
         return f"the model's provider answered HTTP {status}: {body[:400]}"
     return None
+
+
+def model_is_done(rundir: RunDir, config: Mapping[str, Any]) -> bool:
+    """Tell whether the model's last answer is whole and leaves its agent nothing to do but to end its turn."""
+    last = next(iter(Rollout(rundir.path).exchanges[-1:]), None)
+    response = (last or {}).get("response") or {}
+    dialect = recorded_dialect(str(last["request"]["path"])) if last else None
+    if last is None or dialect is None:
+        return False
+    if dialect.outcome(response.get("status_code"), response.get("body"), last["error"]).kind != "completed":
+        return False
+    answer = dialect.response_turn(response["body"])
+    return answer is not None and {call.name for call in answer.tool_calls} <= terminal_tools({}, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +174,11 @@ class RolloutState:
         self.config["acp_transport"] = sandbox.transport if self.cell.route else None
         self.config["limits"]["sandbox"] = dict(sandbox.limits)
         self.config["workdir"] = sandbox.workdir
+        self.warnings += [
+            str(limit["warning"])
+            for limit in sandbox.limits.values()
+            if isinstance(limit, Mapping) and "warning" in limit
+        ]
         write_json(self.dir.config, self.redactor.value(self.config))
 
     def endpoint_closed(self, report: EndpointReport) -> None:

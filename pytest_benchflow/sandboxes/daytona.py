@@ -86,7 +86,7 @@ class DaytonaBackend:
         """Return what its sandboxes can do."""
         networks: frozenset[Network] = frozenset({"proxy", "public", "allowlist", "none"})
         limits = frozenset({"memory", "cpus", "storage"})
-        return Capabilities(networks=networks, limits=limits, root=True, snapshots=True)
+        return Capabilities(networks, limits, root=True, snapshots=True, stand_in=("everything",))
 
     async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
         """Return the snapshot that holds an installation, made first where there is none. Raises: AgentError."""
@@ -329,6 +329,15 @@ class DaytonaSandbox:
             await self._way.close()
         self._way = await ModelWay.open(self._box, endpoint)
         return self._way.url
+
+    @property
+    def name(self) -> str:
+        """Return Daytona's id of it."""
+        return self._box.id
+
+    async def sessions(self) -> list[str]:
+        """Return the names of the toolbox's sessions. Raises: SandboxError."""
+        return await self._box.sessions()
 
     async def keep_as(self, snapshot: str, timeout: float) -> None:
         """Keep the sandbox's files as a snapshot that others start from; its phase ends. Raises: SandboxError."""

@@ -221,6 +221,14 @@ def test_a_run_is_executed_as_a_build_executes_it(
     assert image.runs == run.said
 
 
+def test_a_run_goes_without_the_cache_of_other_builds_and_without_the_network_it_forgoes(tmp_path: Path) -> None:
+    text = "FROM debian\nRUN --mount=type=cache,target=/root/.cache/pip --network=none pip install x\n"
+    *before, run = plan_image(make_task(tmp_path, dockerfile=text)).steps
+    assert before == ["/root/.cache/pip"]
+    assert isinstance(run, Run)
+    assert (run.argv[-1], run.network) == ("pip install x", False)
+
+
 def test_without_root_a_run_needs_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     reason = why_unsupported(make_task(tmp_path, dockerfile="FROM debian\nRUN pip install x\n"))

@@ -68,6 +68,25 @@ def ssh_backend(sshd: Sshd) -> Iterator[SshBackend]:
 
 
 @pytest.fixture(scope="session")
+def plain_backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshBackend]:
+    """Return the SSH backend, connected to a server on a machine that cannot isolate anything."""
+    pytest.importorskip("paramiko")
+    if reason := sshhost.why_no_sshd():
+        pytest.skip(reason)
+    from pytest_benchflow.sandboxes.ssh import SshBackend
+
+    made = sshhost.Sshd(tmp_path_factory.mktemp("plain"), plain=True)
+    made.start()
+    backend = SshBackend([made.address])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(made.home))
+        assert backend.available() is None
+    yield backend
+    asyncio.run(backend.close())
+    made.stop()
+
+
+@pytest.fixture(scope="session")
 def daytona_server() -> Iterator[DaytonaHost]:
     """Return the stand-in that `daytona` empties for each test."""
     pytest.importorskip("daytona")

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from pytest_benchflow.sandboxes._bwrap import find_bwrap
 from pytest_benchflow.settings import cache_dir
 
 _START_SEC = 20.0
@@ -32,9 +33,13 @@ def _find(name: str) -> str | None:
 class Sshd:
     """A server, and the HOME of a client that knows it and may log in: `home`, and `far_home` of those who did."""
 
-    def __init__(self, place: Path, *, alike: bool = False) -> None:
-        """Make its files; `alike`: who logs in has the HOME and the cache of who runs the tests."""
+    def __init__(self, place: Path, *, alike: bool = False, plain: bool = False) -> None:
+        """Make its files; `alike`: who logs in has the HOME and the cache of who runs the tests.
+
+        `plain`: it is on a machine of its own, which has this one's programs and cannot isolate anything.
+        """
         self.place = place
+        self._machine = _plain_machine(place) if plain else []
         self.home, self.far_home = place / "home", place / "far"
         home, cache = (Path.home(), cache_dir()) if alike else (self.far_home, self.far_home / "cache")
         self._variables = f"HOME={home} BENCHFLOW_CACHE_DIR={cache} TMPDIR={self.far_home}/tmp"
@@ -85,7 +90,7 @@ class Sshd:
         (self.far_home / "tmp").mkdir(exist_ok=True)
         (self.place / "config").write_text("\n".join(lines) + "\n")
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        command = [_find("sshd") or "sshd", "-D", "-e", "-f", str(self.place / "config")]
+        command = [*self._machine, _find("sshd") or "sshd", "-D", "-e", "-f", str(self.place / "config")]
         with (self.place / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -107,7 +112,11 @@ class Sshd:
     def _sessions(self) -> list[int]:
         """Return the server's own processes that serve a connection, as SIGKILL leaves what they started alive."""
         assert self._process is not None
-        return [pid for pid in _children(self._process.pid) if b"sshd" in _command(pid)]
+        return [
+            pid
+            for pid in _below(self._process.pid)
+            if b"sshd: " in _command(pid)[:6] and b"[listener]" not in _command(pid)
+        ]
 
     def stop(self) -> None:
         """Stop it, and end every connection."""
@@ -126,14 +135,30 @@ class Sshd:
         return [path for path in self.far_home.glob("tmp/pytest-benchflow-far-*/*") if path.is_dir()]
 
 
-def _children(parent: int) -> list[int]:
-    found = []
+def _plain_machine(place: Path) -> list[str]:
+    words = [find_bwrap() or "bwrap", "--unshare-pid", "--die-with-parent", "--cap-drop", "CAP_SYS_ADMIN"]
+    words += ["--tmpfs", "/", "--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc", "--proc", "/proc"]
+    for name in ("bin", "sbin", "lib", "lib64"):
+        host = Path("/", name)
+        if host.is_symlink():
+            words += ["--symlink", str(host.readlink()), str(host)]
+        elif host.is_dir():
+            words += ["--ro-bind", str(host), str(host)]
+    words += ["--dev", "/dev", "--dir", "/run/sshd", "--dir", "/root", "--perms", "1777", "--dir", "/tmp"]
+    return [*words, "--perms", "1777", "--dir", "/var/tmp", "--bind", str(place), str(place), "--"]
+
+
+def _below(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                    found.append(int(entry.name))
-    return found
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
 
 
 def _command(pid: int) -> bytes:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
 T = TypeVar("T")
 
@@ -27,8 +27,11 @@ class Aside:
                 threading.Thread(target=self._loop.run_forever, name="benchflow-aside", daemon=True).start()
             return self._loop
 
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and return its result; when this is cancelled, so is it, and its end is waited for."""
+    async def run(self, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]] | None = None) -> T:
+        """Run a coroutine there and return its result; when this is cancelled, so is it, and its end is waited for.
+
+        `undo` gets a result that came too late for that.
+        """
         loop = self._started()
         done: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
@@ -47,8 +50,8 @@ class Aside:
         except asyncio.CancelledError:
             loop.call_soon_threadsafe(stop)
             await asyncio.wait([waiting])
-            if not waiting.cancelled():
-                waiting.exception()
+            if not waiting.cancelled() and waiting.exception() is None and undo is not None:
+                await asyncio.shield(undo(waiting.result()))
             raise
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:

@@ -18,6 +18,8 @@ from pytest_benchflow.errors import BenchflowError, SandboxError
 from pytest_benchflow.sandboxes._far_ship import command, ship
 from pytest_benchflow.sandboxes._frames import Frames, Stream, pump
 from pytest_benchflow.sandboxes._link import Link
+from pytest_benchflow.sandboxes._machine import reap_line
+from pytest_benchflow.sandboxes._machine_scripts import FREE
 from pytest_benchflow.sandboxes._ssh_connect import LoginError, connect, run
 from pytest_benchflow.sandboxes._ssh_pipe import SshPipe
 from pytest_benchflow.sandboxes._tar import pack
@@ -45,7 +47,7 @@ class Far:
     def __init__(self, host: SshHost, machine: Machine, client: Any) -> None:
         self.host = host
         self.machine = machine
-        self.capabilities: Capabilities | None = None
+        self.capabilities = Capabilities(networks=frozenset(), limits=frozenset(), root=False)
         self.unavailable: str | None = None  # why no sandbox can be isolated there
         self.lost: str | None = None
         self.slots = host.slots or 1
@@ -63,9 +65,9 @@ class Far:
         self._closing = False
 
     @classmethod
-    async def start(cls, host: SshHost, client: Any) -> Far:
-        """Bring our program to a machine that is connected to, and start it. Raises: SandboxError."""
-        far = cls(host, await asyncio.to_thread(ship, client), client)
+    async def start(cls, host: SshHost, client: Any, machine: Machine) -> Far:
+        """Start our program on a machine that is connected to and has it. Raises: SandboxError."""
+        far = cls(host, machine, client)
         try:
             facts = await far._begin()
         except BaseException:
@@ -289,6 +291,11 @@ def reap(host: SshHost, key: str) -> bool:
     client = connect(host)
     try:
         machine = ship(client)
+        _, plain, err = run(client, reap_line(key))
+        if FREE not in plain.decode(errors="replace"):
+            raise SandboxError(f"{host}: {err.decode(errors='replace').strip()[-300:]}")
+        if machine.python is None:
+            return True
         _, out, err = run(client, command(machine, "reap", key))
         _, found, rest = out.partition(GREETING)
         if not found:

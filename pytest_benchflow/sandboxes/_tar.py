@@ -71,10 +71,11 @@ def unpack(file: IO[bytes], target: Path) -> None:
             place = target.joinpath(*parts[1:])
             if member.isdir():
                 place.mkdir(exist_ok=True)
-            elif member.isreg() and (content := tar.extractfile(member)) is not None:
-                left -= member.size
+            elif (member.isreg() or member.islnk()) and (content := tar.extractfile(member)) is not None:
+                left -= content.seek(0, 2)
                 if left < 0:
                     raise SandboxError(f"what came holds more than {_MAX_BYTES >> 30} GiB; it is not copied out")
+                content.seek(0)
                 place.unlink(missing_ok=True)
                 with place.open("xb") as copy:
                     while chunk := content.read(1 << 20):

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_benchflow.contracts import Capabilities, Mount
 from pytest_benchflow.errors import AgentError, BenchflowError, SandboxError, UnsupportedError
 from pytest_benchflow.sandboxes._aside import Aside
+from pytest_benchflow.sandboxes._far import Far, reap
 from pytest_benchflow.sandboxes._far_sandbox import FarSandbox, key_of
-from pytest_benchflow.sandboxes._ssh_hosts import FORM, SshHost, read_hosts, take_slot
+from pytest_benchflow.sandboxes._far_ship import ship
+from pytest_benchflow.sandboxes._machine import MachineSandbox, Plain
+from pytest_benchflow.sandboxes._ssh_connect import connect
+from pytest_benchflow.sandboxes._ssh_hosts import FORM, Slot, SshHost, read_hosts, take_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_benchflow.contracts import Installation, Network, Remain, Sandbox, SandboxSpec
-    from pytest_benchflow.sandboxes._far import Far
     from pytest_benchflow.tasks.task import Task
 
 NO_HOST = f"no host was named; pass --benchflow-ssh-host={FORM}, once for each host"
@@ -35,7 +39,7 @@ class SshBackend:
     def __init__(self, hosts: Sequence[str] = ()) -> None:
         self._hosts: tuple[SshHost, ...] = ()
         self._aside = Aside()
-        self._fars: dict[SshHost, asyncio.Task[Far]] = {}
+        self._fars: dict[SshHost, asyncio.Task[Far | Plain]] = {}
         self._tried: dict[SshHost, float] = {}
         self._asked: dict[str, tuple[Installation, Task, Path]] = {}
         self._made: dict[tuple[SshHost, str], asyncio.Task[tuple[Mount, ...]]] = {}
@@ -59,7 +63,7 @@ class SshBackend:
         found = self._aside.wait(self._connected())
         return next((str(each) for each in found.values() if isinstance(each, BenchflowError)), None)
 
-    async def _connected(self) -> dict[SshHost, Far | BenchflowError]:
+    async def _connected(self) -> dict[SshHost, Far | Plain | BenchflowError]:
         """Return each host's far side, or why there is none. On the connections' loop, as all with an underscore."""
         found = await asyncio.gather(*(self._far(host) for host in self._hosts), return_exceptions=True)
         for each in found:
@@ -67,7 +71,7 @@ class SshBackend:
                 raise each
         return dict(zip(self._hosts, found, strict=True))  # type: ignore[arg-type]
 
-    async def _far(self, host: SshHost) -> Far:
+    async def _far(self, host: SshHost) -> Far | Plain:
         """Return a host's far side, connecting when that has not been tried lately. Raises: SandboxError."""
         known = self._fars.get(host)
         now = asyncio.get_running_loop().time()
@@ -86,7 +90,7 @@ class SshBackend:
         if self.available() is not None:
             return _LOCAL
         found = self._aside.wait(self._connected())
-        each = [far.capabilities for far in found.values() if not isinstance(far, BenchflowError) and far.capabilities]
+        each = [far.capabilities for far in found.values() if not isinstance(far, BenchflowError)]
         networks: frozenset[Network] = frozenset.intersection(*(one.networks for one in each))
         limits = frozenset.intersection(*(one.limits for one in each))
         return Capabilities(networks=networks, limits=limits, root=all(one.root for one in each))
@@ -102,6 +106,8 @@ class SshBackend:
     async def _why_not(self, host: SshHost, task: Task) -> str | None:
         try:
             far = await self._far(host)
+            if isinstance(far, Plain):
+                return await asyncio.to_thread(far.unsupported, task)
             answer = await far.call("unsupported", task=task, digest=await far.context(task))
         except SandboxError as error:
             return str(error)
@@ -137,6 +143,8 @@ class SshBackend:
     async def _install(self, host: SshHost, name: str) -> tuple[Mount, ...]:
         installation, task, log = self._asked[name]
         far = await self._far(host)
+        if isinstance(far, Plain):  # where the sandbox is the machine, it is done when that is made
+            return ()
         digest = await far.context(task)
         try:
             made = await far.call("install", installation=installation, task=task, digest=digest, key=name)
@@ -151,21 +159,38 @@ class SshBackend:
         """Make a sandbox on the host with the most room; wait for a slot where all are taken."""
         if not self._hosts:
             raise UnsupportedError(NO_HOST)
-        return await self._aside.run(self._create(spec))
+        made = await self._aside.run(self._create(spec), _undo)
+        return await self._on_machine(spec, made) if isinstance(made, _Chosen) else made
 
-    async def _create(self, spec: SandboxSpec) -> Sandbox:
+    async def _create(self, spec: SandboxSpec) -> FarSandbox | _Chosen:
         reasons = {host: await self._why_not(host, spec.task) for host in self._hosts}
         fit = {host: await self._far(host) for host, reason in reasons.items() if reason is None}
         if not fit:
             raise SandboxError(next(reason for reason in reasons.values() if reason))
         host, slot = await take_slot(lambda: [(each, far.slots) for each, far in fit.items() if far.lost is None])
-        sandbox = FarSandbox(spec, fit[host], self._aside, slot)
+        far = fit[host]
+        if isinstance(far, Plain):
+            return _Chosen(far, slot)
+        sandbox = FarSandbox(spec, far, self._aside, slot)
         try:
             mounts: list[Mount] = []
             for each in spec.mounts:
-                asked = each.there and each.source.parent == Path(_INSTALLED)
-                mounts += await self._installed(host, each.source.name) if asked else [each]
+                mounts += await self._installed(host, each.source.name) if _is_asked(each) else [each]
             await sandbox.prepare(tuple(mounts))
+        except BaseException:
+            await asyncio.shield(sandbox.stop())
+            raise
+        return sandbox
+
+    async def _on_machine(self, spec: SandboxSpec, chosen: _Chosen) -> MachineSandbox:
+        """Make a sandbox of a machine itself; on the caller's loop, as there is nothing to share."""
+        key, host = key_of(spec.scratch), chosen.plain.host
+        sandbox = MachineSandbox(spec, chosen.plain, key, chosen.slot, functools.partial(reap, host, key))
+        asked = [self._asked[each.source.name] for each in spec.mounts if _is_asked(each)]
+        try:
+            await sandbox.prepare(
+                [each for each in spec.mounts if not _is_asked(each)], [(what, log) for what, _, log in asked]
+            )
         except BaseException:
             await asyncio.shield(sandbox.stop())
             raise
@@ -175,8 +200,6 @@ class SshBackend:
         """End what a killed process left on the hosts of `place`; False: a host does not tell."""
         if importlib.util.find_spec("paramiko") is None:
             return False
-        from pytest_benchflow.sandboxes._far import reap
-
         try:
             return min([reap(host, key_of(scratch)) for host in read_hosts(place.split(","))])
         except BenchflowError:
@@ -205,17 +228,41 @@ class SshBackend:
             await far.close()
 
 
-async def _start(host: SshHost) -> Far:
-    # Imported here: paramiko costs a third of a second.
-    from pytest_benchflow.sandboxes._far import Far
-    from pytest_benchflow.sandboxes._ssh_connect import connect
-
+async def _start(host: SshHost) -> Far | Plain:
+    """Connect to a host, and start our program there where it can isolate a rollout."""
     client = await asyncio.to_thread(connect, host)
     try:
-        return await Far.start(host, client)
+        machine = await asyncio.to_thread(ship, client)
+        if machine.python is None:
+            return Plain(host, client, machine, "it has no Python 3.11 or newer")
+        far = await Far.start(host, client, machine)
     except BaseException:
         client.close()
         raise
+    if far.unavailable is None:
+        return far
+    await far.close()
+    return Plain(host, await asyncio.to_thread(connect, host), machine, far.unavailable)
+
+
+class _Chosen(NamedTuple):
+    """A plain machine, and the right to use it."""
+
+    plain: Plain
+    slot: Slot
+
+
+async def _undo(made: FarSandbox | _Chosen) -> None:
+    """Give back what nobody waits for any more."""
+    if isinstance(made, _Chosen):
+        made.slot.free()
+    else:
+        await made.stop()
+
+
+def _is_asked(mount: Mount) -> bool:
+    """Tell whether a mount stands for an installation until a host is chosen."""
+    return mount.there and mount.source.parent == Path(_INSTALLED)
 
 
 def _keep_log(log: Path, answer: dict[str, Any]) -> None:

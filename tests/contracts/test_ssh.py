@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes import _far
+from pytest_benchflow.sandboxes import _far, ssh
 from pytest_benchflow.sandboxes._far_sandbox import key_of
 from tests import sshhost
-from tests.contracts.sandboxrig import EchoEndpoint, Rig, processes_of
+from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task, processes_of
 from tests.contracts.test_sandboxes import CONNECT
 
 pytest.importorskip("paramiko")
@@ -284,3 +284,55 @@ def test_rollouts_are_spread_over_hosts_and_wait_for_a_slot(
 
     with Rig(backend, tmp_path) as rig:
         rig.run(main(rig))
+
+
+def test_a_machine_that_isolates_nothing_says_so(plain_backend: SshBackend, tmp_path: Path) -> None:
+    with Rig(plain_backend, tmp_path) as rig:
+        sandbox = rig.create()
+        assert "nothing is isolated" in sandbox.limits["isolation"]["warning"]
+        assert plain_backend.capabilities.networks == {"proxy", "public"}
+        assert plain_backend.capabilities.limits == frozenset()
+        commands = make_task(tmp_path / "task", dockerfile="FROM debian:12\nRUN echo x > /etc/x\n")
+        reason = plain_backend.unsupported(commands)
+        assert reason is not None
+        assert "where none can be made" in reason
+
+
+def test_on_such_a_machine_nothing_is_touched_that_was_there(plain_backend: SshBackend, tmp_path: Path) -> None:
+    with Rig(plain_backend, tmp_path) as rig:
+        first = rig.create()
+        rig.sh(first, "mkdir -p /srv/mine/app; echo precious >/srv/mine/app/file; echo x >/app/file")
+        rig.run(first.stop())
+        with pytest.raises(SandboxError, match="/srv/mine/app is there already"):
+            rig.create(make_task(tmp_path / "task", workdir="/srv/mine/app"))
+        last = rig.create()
+        assert rig.sh(last, "cat /srv/mine/app/file; ls /app").stdout == "precious\n"
+        rig.sh(last, "rm -r /srv/mine")
+
+
+def test_on_such_a_machine_a_cut_connection_is_told_and_nothing_stays(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := sshhost.why_no_sshd():
+        pytest.skip(reason)
+    monkeypatch.setattr(ssh, "_AGAIN_SEC", 0.0)
+    sshd = sshhost.Sshd(tmp_path / "sshd", plain=True)
+    sshd.start()
+    try:
+        backend = connect(sshd)
+        with Rig(backend, tmp_path) as rig:
+            spec = rig.spec()
+            sandbox = rig.run(backend.create(spec))
+            process = rig.run(sandbox.spawn(["sleep", "1111"]))
+            wait_until(lambda: processes_of(spec.scratch))
+            sshd.cut()
+            with pytest.raises(SandboxError, match="was lost"):
+                rig.run(process.wait())
+            with pytest.raises(SandboxError, match="was lost"):
+                rig.run(sandbox.exec(["true"]))
+            rig.run(sandbox.stop())
+            assert not processes_of(spec.scratch)
+            assert rig.sh(rig.create(), "ls /app; ls /var/tmp").stdout == "benchflow-rollout\n"
+        asyncio.run(backend.close())
+    finally:
+        sshd.stop()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow import __version__, registry
 from pytest_benchflow.records.source import source_of
 from pytest_benchflow.rollout.cell import SECRET_NAME
-from pytest_benchflow.rollout.limits import time_limits
+from pytest_benchflow.rollout.limits import lifetime, time_limits
 from pytest_benchflow.rollout.needs import network_record
 from pytest_benchflow.tasks.load import task_digest
 
@@ -48,7 +48,10 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
         "acp_transport": None,
         "network": network_record(task, config.agent_network),
         "timeout_sec": limits.agent,
-        "limits": {"seconds": {step.name or "task": time_limits(config, task, step).as_json() for step in task.steps}},
+        "limits": {
+            "seconds": {step.name or "task": time_limits(config, task, step).as_json() for step in task.steps},
+            "sandbox_lifetime_sec": lifetime(config, task),
+        },
         "replay_strict": config.replay_strict,
         "source": _source(task.path) if task.source is None else dict(task.source),
         "plugin_version": __version__,

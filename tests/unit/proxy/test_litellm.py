@@ -100,6 +100,30 @@ def sent(dialect: str, *, streamed: bool, **more: Any) -> tuple[dict[str, Any], 
     return BODIES[dialect] | more | ({"stream": True} if streamed else {}), PATHS[dialect]
 
 
+def translators(directory: Path) -> list[int]:
+    """Return the processes whose command line names a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        found += [int(process.name)] if str(directory).encode() in command else []
+    return found
+
+
+def assert_nothing_shown(agent: Door, session: str, *secrets: str) -> None:
+    """Look for secrets in all that was recorded, and in what others can see of the process."""
+    places = [path for path in agent.rundir.path.rglob("*") if path.is_file()]
+    translating = translators(Translation(session).directory)
+    assert translating
+    places += [Path(f"/proc/{pid}/{name}") for pid in translating for name in ("environ", "cmdline")]
+    places += [path for path in Translation(session).directory.iterdir() if path.is_file()]
+    for place in places:
+        text = place.read_bytes().decode(errors="replace")
+        assert not [secret for secret in secrets if secret in text], place
+
+
 async def ask_in_every_format(agent: Door, *formats: str) -> list[dict[str, Any]]:
     """Ask in each format, whole and streamed; check text, both calls and tokens; return the records."""
     for dialect in formats:
@@ -160,6 +184,8 @@ def test_each_format_is_translated_for_a_provider(
                     assert spoken in (None, told["format"])
                     assert told["response_id"], "the provider's own id"
                     assert "be brief" in json.dumps(told["request"])
+                assert route.secrets
+                assert_nothing_shown(agent, session, *route.secrets)
             assert len(upstream.requests) == 2 * len(formats)
             shown = {value for each in upstream.requests for value in each.headers.values() if "invented" in value}
             assert len(shown) == 1
@@ -179,6 +205,7 @@ def test_bedrock_keeps_thoughts_and_their_signatures(
             route = provider_route("bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0")
             async with translated(route, session, tmp_path / "run") as agent:
                 records = await ask_in_every_format(agent, *FORMATS)
+                assert_nothing_shown(agent, session, "AKIAINVENTED00001", "secret/invented/0001")
             assert all("AWS4-HMAC-SHA256 Credential=AKIA" in sent[1]["Authorization"] for sent in cloud.requests)
             assert all("/us-west-2/bedrock/" in sent[1]["Authorization"] for sent in cloud.requests)
             for record in records[:6]:  # generateContent has no place for another provider's
@@ -231,6 +258,8 @@ def test_vertex_is_asked_with_the_token_of_a_service_account(
             assert json.loads(account.read_text())["private_key"] in route.secrets
             async with translated(route, session, tmp_path / "run") as agent:
                 records = await ask_in_every_format(agent, *FORMATS)
+                key = json.loads(account.read_text())["private_key"]
+                assert_nothing_shown(agent, session, key, key[100:160], "ya29.invented")
             assert all("/projects/invented-project/locations/us-central1/" in each[0] for each in cloud.requests)
             assert {record["metadata"]["upstream"]["response_id"] for record in records} == {"vertex-1"}
 
@@ -337,18 +366,6 @@ def test_an_effort_is_followed_to_the_provider(session: str, tmp_path: Path, mon
             assert report.warnings == ("the reasoning effort high of a request went to the provider as budget=4096",)
 
     run(work())
-
-
-def translators(directory: Path) -> list[int]:
-    """Return the processes whose command line names a directory."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes()
-        except OSError:
-            continue
-        found += [int(process.name)] if str(directory).encode() in command else []
-    return found
 
 
 def test_a_process_that_was_killed_is_replaced(tmp_path: Path, testrun_uid: str, variables: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,7 @@ class Engine:
     def ask(self, name: str, *args: Any, **options: Any) -> Any:
         """Call a method of the API client in this thread; raises as `call` does."""
         try:
+            socket_of(self.address)  # starts ssh again where it has ended
             return getattr(self.api, name)(*args, **options)
         except self._not_found as error:
             raise FileNotFoundError(_first_line(error)) from error

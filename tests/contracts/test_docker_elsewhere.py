@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import shutil
 import socket
 import subprocess
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.contracts import Sandbox
+    from tests.sshhost import Sshd
 
 INSTALL = f"""\
 echo installing
@@ -220,3 +225,89 @@ def test_an_engine_that_wants_other_tls_says_so(
     why_no_engine.cache_clear()
     assert said in str(backend.available())
     why_no_engine.cache_clear()
+
+
+def test_an_engine_is_reached_by_ssh_as_the_user_does(
+    docker_engine: str, sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = shutil.which("ssh")
+    if ssh is None:
+        pytest.skip("there is no ssh on this machine")
+    # ssh reads the settings of the user that the system knows, which no variable changes.
+    settings = (f"-o IdentityFile={sshd.key}", f"-o UserKnownHostsFile={sshd.home}/.ssh/known_hosts")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {ssh} {" ".join(settings)} "$@"\n')
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
+    monkeypatch.setenv("DOCKER_HOST", f"ssh://{sshd.address}{docker_engine.removeprefix('unix://')}")
+    why_no_engine.cache_clear()
+    assert backend.available() is None
+    with Rig(backend, tmp_path, IMAGE) as rig:
+        sandbox = rig.create()
+        result = rig.run(sandbox.exec(["sh", "-c", "cat; echo heard"], stdin=b"said\n"))
+        assert result.stdout == "said\nheard\n"
+        rig.run(sandbox.enter("agent", "proxy"))
+        assert rig.run(_asked(sandbox)) == "echo"
+        sshd.cut()
+        deadline = time.monotonic() + 60
+        said = ""
+        while not said and time.monotonic() < deadline:
+            with contextlib.suppress(SandboxError):
+                said = rig.sh(sandbox, "echo again").stdout
+        assert said == "again\n"
+    asyncio.run(backend.close())
+
+
+class Registry:
+    """A registry that shows nothing: what it answers is why an image cannot be pulled."""
+
+    def __init__(self, answer: str, code: str) -> None:
+        self._body = json.dumps({"errors": [{"code": code, "message": "it says no"}]}).encode()
+        self._answer = answer.encode()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.name = f"127.0.0.1:{self._listener.getsockname()[1]}/private/image:1"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                head = b"Content-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+                connection.sendall(b"HTTP/1.1 " + self._answer + head % len(self._body) + self._body)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        pytest.param('401 Unauthorized\r\nWWW-Authenticate: Basic realm="here"\r\n', "UNAUTHORIZED", id="no-login"),
+        pytest.param("403 Forbidden\r\n", "DENIED", id="forbidden"),
+        pytest.param("404 Not Found\r\n", "MANIFEST_UNKNOWN", id="not-there"),
+    ],
+)
+def test_an_image_that_is_not_given_out_says_what_to_do(
+    guarded: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", guarded[0])
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(guarded[1]))
+    registry = Registry(answer, code)
+    try:
+        why_no_engine.cache_clear()
+        task = make_task(tmp_path / "task", docker_image=registry.name)
+        with Rig(backend, tmp_path) as rig, pytest.raises(SandboxError) as told:
+            rig.create(task)
+        assert f"image {registry.name} cannot be pulled: it does not exist, or needs `docker login`" in str(told.value)
+    finally:
+        registry.close()
+        asyncio.run(backend.close())
+        why_no_engine.cache_clear()

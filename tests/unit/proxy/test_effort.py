@@ -6,23 +6,20 @@ from typing import Any
 
 import pytest
 
-from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.dialects.chat import dialect as chat
+from pytest_benchflow.dialects.responses import dialect as responses
 from pytest_benchflow.proxy import _effort
 from pytest_benchflow.records.jsontext import dumps
 
-CHAT, RESPONSES = dialect_for("/v1/chat/completions"), dialect_for("/v1/responses")
-assert CHAT is not None
-assert RESPONSES is not None
-
 
 def test_a_request_without_an_effort_has_no_evidence() -> None:
-    assert _effort.sent(CHAT, {"messages": []}, None) == {}
-    assert _effort.ended(CHAT, {}, b"null") == []
+    assert _effort.sent(chat, {"messages": []}, None) == {}
+    assert _effort.ended(chat, {}, b"null") == []
 
 
 def test_one_that_was_asked_for_and_not_sent_is_seen() -> None:
-    metadata = _effort.sent(CHAT, {"messages": []}, "max")
-    assert _effort.ended(CHAT, metadata, b"{}") == []
+    metadata = _effort.sent(chat, {"messages": []}, "max")
+    assert _effort.ended(chat, metadata, b"{}") == []
     assert metadata["effort"] == {"asked": "max", "agent": None, "upstream": None, "echoed": None}
 
 
@@ -36,8 +33,8 @@ def test_one_that_was_asked_for_and_not_sent_is_seen() -> None:
     ids=["kept", "not-told", "clamped"],
 )
 def test_a_provider_that_clamps_is_told_of(echoed: str | None, warnings: list[str]) -> None:
-    metadata = _effort.sent(RESPONSES, {"reasoning": {"effort": "max"}}, "max")
-    assert _effort.ended(RESPONSES, metadata, dumps({"reasoning": {"effort": echoed}})) == warnings
+    metadata = _effort.sent(responses, {"reasoning": {"effort": "max"}}, "max")
+    assert _effort.ended(responses, metadata, dumps({"reasoning": {"effort": echoed}})) == warnings
     assert metadata["effort"] == {"asked": "max", "agent": "max", "upstream": "max", "echoed": echoed}
 
 
@@ -52,5 +49,5 @@ def test_a_provider_that_clamps_is_told_of(echoed: str | None, warnings: list[st
     ids=["kept", "clamped", "lost", "never-sent"],
 )
 def test_a_translation_that_clamps_is_told_of(upstream: dict[str, Any] | None, warnings: list[str]) -> None:
-    metadata = {**_effort.sent(CHAT, {"reasoning_effort": "max"}, "max"), "upstream_calls": 1, "upstream": upstream}
-    assert _effort.ended(CHAT, metadata, b"null") == warnings
+    metadata = {**_effort.sent(chat, {"reasoning_effort": "max"}, "max"), "upstream_calls": 1, "upstream": upstream}
+    assert _effort.ended(chat, metadata, b"null") == warnings

@@ -61,6 +61,7 @@ class Api:
         self._sdk: Any = None
         self._client: Any = None
         self._key = host_variable(KEY) or ""
+        self._hidden = [self._key]
 
     async def open(self) -> Any:
         """Return the SDK's client."""
@@ -140,9 +141,15 @@ class Api:
             return SandboxError(f"{what}: Daytona at {self.url} does not allow it with this key ({said})")
         return SandboxError(f"{what}: {said}")
 
+    def hide(self, secret: str) -> None:
+        """Let no error tell a secret, such as a token that Daytona gave us."""
+        self._hidden.append(secret)
+
     def clean(self, text: str) -> str:
-        """Return text without the API key."""
-        return text.replace(self._key, "***") if self._key else text
+        """Return text without secrets."""
+        for secret in filter(None, self._hidden):
+            text = text.replace(secret, "***")
+        return text
 
 
 def _load() -> Any:

@@ -174,11 +174,6 @@ class Box:
         found = await self.ask("listing sessions", self.handle.process.list_sessions)
         return [str(each.session_id) for each in found]
 
-    async def terminals(self) -> list[str]:
-        """Return the names of the terminals there are."""
-        found = await self.ask("listing terminals", self.handle.process.list_pty_sessions)
-        return [str(each.id) for each in found]
-
     async def end_terminal(self, name: str) -> None:
         """Kill a terminal; nothing happens when there is none."""
         with contextlib.suppress(GoneError):
@@ -197,6 +192,7 @@ class Box:
             "asking for SSH access", lambda: self.handle.create_ssh_access(expires_in_minutes=ACCESS_MINUTES)
         )
         self._token = str(made.token)
+        self._api.hide(self._token)
         return parse_command(str(made.ssh_command), self._token)
 
     async def _unlink(self) -> None:
@@ -213,8 +209,3 @@ class Box:
         """End the SSH connection and void its token."""
         async with self._linking:
             await self._unlink()
-
-    def clean(self, text: str) -> str:
-        """Return text without a key or token of ours."""
-        text = self._api.clean(text)
-        return text.replace(self._token, "***") if self._token else text

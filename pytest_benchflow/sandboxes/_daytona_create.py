@@ -68,8 +68,8 @@ def _params(api: Api, spec: SandboxSpec, plan: Plan, labels: Mapping[str, str], 
     if plan.text is None:
         image = sdk.Image.from_dockerfile(str(spec.task.dockerfile), strict_context=True)
     else:
-        image = sdk.Image.base("scratch")
-        image._dockerfile = plan.text
+        first, *rest = plan.text.splitlines()
+        image = sdk.Image.base(first.removeprefix("FROM ")).dockerfile_commands(rest)
     return sdk.CreateSandboxFromImageParams(image=image, resources=sdk.Resources(**size) if size else None, **common)
 
 

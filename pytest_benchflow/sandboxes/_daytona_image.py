@@ -84,6 +84,9 @@ def _copied_last(found: Sequence[Instruction], text: str) -> bool:
     """Tell whether every file that is copied could as well be copied into a sandbox of the finished image."""
     if text.lstrip().startswith("#") and any(word in text.partition("\n")[0] for word in ("syntax=", "escape=")):
         return False
+    # A variable in FROM has its value from before it, which is lost where the text is taken apart.
+    if not found or not isinstance(found[0], From) or "$" in found[0].text:
+        return False
     if sum(isinstance(each, From) for each in found) != 1 or any(isinstance(each, Onbuild) for each in found):
         return False
     seen = False

@@ -117,18 +117,20 @@ class DaytonaProcess:
         while not self._ended.done():
             await self._pause(pause)
             try:
+                # Of a command that ends while we look, the window closes and the code is not seen yet.
+                window = self._window
+                closed = window is not None and window.closed.is_set()
                 code, arrived, written = await self._look()
                 failed = 0
                 self._confirm(arrived)
                 if code is not None:
                     await self._finish(code)
                     return
-                window = self._window
                 now, seen = time.monotonic(), self._out.count
                 if seen >= written or behind is None or behind[0] != seen:
                     behind = (seen, now) if seen < written else None
                 overdue = behind is not None and now - behind[1] > _OVERDUE_SEC
-                if (window is not None and window.closed.is_set()) or overdue:
+                if (closed and window is self._window) or overdue:
                     await self._look_again("the window closed" if not overdue else "output was lost on the way")
                     behind = None
             except DeletedError as error:

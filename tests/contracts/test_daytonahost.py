@@ -174,9 +174,9 @@ def test_a_silent_terminal_gives_neither_output_nor_its_end_and_a_second_connect
         first, second = bytearray(), bytearray()
         handle = await box.process.create_pty_session("tty", on_data=first.extend)
         await handle.send_input("stty -echo; echo before; read -r x; echo the-last-$x; read -r y; echo after; exit 3\n")
+        await _until(lambda: b"before\r" in first)
         await handle.send_input("word\n")
-        await _until(lambda: b"before" in first)
-        await asyncio.sleep(0.3)
+        await _until(lambda: "the-last-word" in daytona.plane.sandboxes[box.id].ptys["tty"].tail.decode())
         again = await box.process.connect_pty_session("tty", on_data=second.extend)
         await again.send_input("go\n")
         assert (await again.wait()).exit_code == 3

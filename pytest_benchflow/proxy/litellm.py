@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -83,6 +84,7 @@ class Translation:
         if joining is not None:
             with suppress(ProviderError, OSError):
                 (await joining).close()
+            await asyncio.to_thread(_sweep, self.directory)
 
 
 class TranslatedUpstream:
@@ -213,6 +215,16 @@ def _lease(directory: Path) -> socket.socket | None:
             lease.close()
             return _start(directory)
         return lease
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what a process left that could not do so itself, because it crashed or was killed."""
+    with suppress(OSError), (directory / LOCK).open("a") as lock, socket.socket(socket.AF_UNIX) as lease:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            lease.connect(str(directory / LEASES))
+        except (FileNotFoundError, ConnectionRefusedError):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start(directory: Path) -> socket.socket:

@@ -368,6 +368,25 @@ def test_an_effort_is_followed_to_the_provider(session: str, tmp_path: Path, mon
     run(work())
 
 
+def test_a_process_that_does_not_start_says_why_and_leaves_nothing(
+    tmp_path: Path, testrun_uid: str, variables: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "litellm.py").write_text("raise ImportError('an invented fault of the installation')\n")
+    variables.setenv("PYTHONPATH", str(tmp_path))
+
+    async def work() -> None:
+        name = f"f{testrun_uid}"
+        async with translated(provider_route("anthropic/claude-x"), name, tmp_path / "run") as agent:
+            for _ in range(2):
+                answer = await agent.post(*sent("chat", streamed=False))
+                assert answer.status == 502
+                assert "does not start: " in answer.json["error"]["message"]
+                assert "an invented fault of the installation" in answer.json["error"]["message"]
+        assert not Translation(name).directory.exists()
+
+    run(work())
+
+
 def test_a_process_that_was_killed_is_replaced(tmp_path: Path, testrun_uid: str, variables: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         name = f"k{testrun_uid}"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Task
 
 
+_UNSEEN = ("GPUs", "rootless engines", "Docker Desktop")
 _IN_USE_SEC = 10.0
 _LOOK_SEC = 0.3
 
@@ -52,7 +53,9 @@ class DockerBackend:
     def capabilities(self) -> Capabilities:
         """Return what its sandboxes can do here."""
         limits = frozenset({"memory", "cpus", "processes"})
-        return Capabilities(networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=limits, root=True)
+        return Capabilities(
+            networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=limits, root=True, stand_in=_UNSEEN
+        )
 
     async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
         """Return the mounts of an installation, made first where there is none; an engine elsewhere keeps it itself.

@@ -80,7 +80,8 @@ def plain_backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshBacke
     backend = SshBackend([made.address])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(made.home))
-        assert backend.available() is None
+        with pytest.warns(UserWarning, match="nothing is isolated"):
+            assert backend.available() is None
     yield backend
     asyncio.run(backend.close())
     made.stop()

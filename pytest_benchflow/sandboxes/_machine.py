@@ -48,6 +48,11 @@ class Plain:
         self.client = client
         self.machine = machine
         self.reason = reason
+        self.told = False  # whether who runs pytest has been warned
+        self.warning = (
+            f"on {host} nothing is isolated ({reason}): the agent is that machine's own user, sees its files and "
+            "processes, reaches its network, and can change what its verifier runs"
+        )
 
     @property
     def lost(self) -> str | None:
@@ -101,13 +106,9 @@ class MachineSandbox:
         self._processes: list[SshProcess] = []
         self._relay: Relay | None = None
         self._made = self._stopped = False
-        warning = (
-            f"on {plain.host} nothing is isolated ({plain.reason}): the agent is that machine's own user, sees its "
-            "files and processes, reaches its network, and can change what its verifier runs"
-        )
         self.limits: Mapping[str, Any] = {
             "host": {"asked": None, "applied": str(plain.host)},
-            "isolation": {"asked": "bubblewrap", "applied": "nothing", "warning": warning},
+            "isolation": {"asked": "bubblewrap", "applied": "nothing", "warning": plain.warning},
         }
 
     async def prepare(self, mounts: Sequence[Mount], installations: Sequence[tuple[Installation, Path]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,10 @@ _INSTALLED = "installation"  # what an installation's mount has as its source un
 _LOCAL = Capabilities(networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=frozenset(), root=True)
 
 
+class IsolationWarning(UserWarning):
+    """Rollouts run on a machine that isolates nothing."""
+
+
 class SshBackend:
     """Makes sandboxes on the hosts it was given; connections are made once for each process and kept."""
 
@@ -42,6 +47,7 @@ class SshBackend:
         self._fars: dict[SshHost, asyncio.Task[Far | Plain]] = {}
         self._tried: dict[SshHost, float] = {}
         self._asked: dict[str, tuple[Installation, Task, Path]] = {}
+        self._known: dict[SshHost, Capabilities] = {}  # of each host that could once be used
         self._made: dict[tuple[SshHost, str], asyncio.Task[tuple[Mount, ...]]] = {}
         self.use(hosts)
 
@@ -55,13 +61,23 @@ class SshBackend:
         return ",".join(map(str, self._hosts))
 
     def available(self) -> str | None:
-        """Return None when every host can be used, else one sentence that says what is missing and what to do."""
+        """Return None when every host can be used, else one sentence that says what is missing and what to do.
+
+        A host that was lost since is no reason: rollouts go to others, and where there are none they fail.
+        """
         if importlib.util.find_spec("paramiko") is None:
             return "paramiko is not installed; pip install 'pytest-benchflow[ssh]'"
         if not self._hosts:
             return NO_HOST
-        found = self._aside.wait(self._connected())
-        return next((str(each) for each in found.values() if isinstance(each, BenchflowError)), None)
+        for host, each in self._aside.wait(self._connected()).items():
+            if not isinstance(each, BenchflowError):
+                self._known[host] = each.capabilities
+                if isinstance(each, Plain) and not each.told:
+                    each.told = True
+                    warnings.warn(each.warning, IsolationWarning, stacklevel=2)
+            elif host not in self._known:
+                return str(each)
+        return None
 
     async def _connected(self) -> dict[SshHost, Far | Plain | BenchflowError]:
         """Return each host's far side, or why there is none. On the connections' loop, as all with an underscore."""
@@ -89,8 +105,7 @@ class SshBackend:
         """Return what its sandboxes can do on every host."""
         if self.available() is not None:
             return _LOCAL
-        found = self._aside.wait(self._connected())
-        each = [far.capabilities for far in found.values() if not isinstance(far, BenchflowError)]
+        each = [self._known[host] for host in self._hosts]
         networks: frozenset[Network] = frozenset.intersection(*(one.networks for one in each))
         limits = frozenset.intersection(*(one.limits for one in each))
         return Capabilities(networks=networks, limits=limits, root=all(one.root for one in each))
@@ -101,17 +116,20 @@ class SshBackend:
 
     async def _unsupported(self, task: Task) -> str | None:
         reasons = [await self._why_not(host, task) for host in self._hosts]
-        return None if None in reasons else next(iter(reasons), NO_HOST)
+        # What one that was lost would say nobody knows.
+        known = all(isinstance(reason, str) for reason in reasons)
+        return str(reasons[0]) if reasons and known else None
 
-    async def _why_not(self, host: SshHost, task: Task) -> str | None:
+    async def _why_not(self, host: SshHost, task: Task) -> str | SandboxError | None:
+        """Return why a task cannot run on a host, None when it can, an error when that cannot be told."""
         try:
             far = await self._far(host)
             if isinstance(far, Plain):
                 return await asyncio.to_thread(far.unsupported, task)
             answer = await far.call("unsupported", task=task, digest=await far.context(task))
         except SandboxError as error:
-            return str(error)
-        return answer["reason"] and str(answer["reason"])
+            return error
+        return str(answer["reason"]) if answer["reason"] else None
 
     def fingerprint(self, task: Task) -> str:  # noqa: ARG002 - what is installed where, the far side knows
         """Name the hosts."""
@@ -166,7 +184,7 @@ class SshBackend:
         reasons = {host: await self._why_not(host, spec.task) for host in self._hosts}
         fit = {host: await self._far(host) for host, reason in reasons.items() if reason is None}
         if not fit:
-            raise SandboxError(next(reason for reason in reasons.values() if reason))
+            raise SandboxError("; ".join(dict.fromkeys(str(reason) for reason in reasons.values())))
         host, slot = await take_slot(lambda: [(each, far.slots) for each, far in fit.items() if far.lost is None])
         far = fit[host]
         if isinstance(far, Plain):

@@ -76,6 +76,14 @@ def wait_until(true: Callable[[], object]) -> None:
     assert true()
 
 
+def befriend(mine: Sshd, other: Sshd) -> None:
+    """Let the client of one server know another one, and be let in there."""
+    with (mine.home / ".ssh" / "known_hosts").open("a") as known:
+        known.write((other.home / ".ssh" / "known_hosts").read_text())
+    with (other.place / "authorized").open("a") as authorized:
+        authorized.write((mine.place / "authorized").read_text())
+
+
 def test_an_unknown_host_is_refused_with_what_to_do(sshd: Sshd, connect: Connect, known: Path) -> None:
     known.write_text("")
     reason = connect(sshd).available()
@@ -257,13 +265,7 @@ def test_a_host_that_cannot_be_reached_is_not_said_to_be_clean(sshd: Sshd, conne
 def test_rollouts_are_spread_over_hosts_and_wait_for_a_slot(
     sshd: Sshd, own_sshd: Sshd, connect: Connect, tmp_path: Path
 ) -> None:
-    with (
-        (sshd.home / ".ssh" / "known_hosts").open() as mine,
-        (own_sshd.home / ".ssh" / "known_hosts").open("a") as theirs,
-    ):
-        theirs.write(mine.read())
-    with (own_sshd.place / "authorized").open() as mine, (sshd.place / "authorized").open("a") as theirs:
-        theirs.write(mine.read())
+    befriend(own_sshd, sshd)
     hosts = [f"{sshd.address}*2", f"{own_sshd.address}*1"]
     backend, elsewhere = connect(own_sshd, *hosts), connect(own_sshd, *hosts)
 
@@ -284,6 +286,44 @@ def test_rollouts_are_spread_over_hosts_and_wait_for_a_slot(
 
     with Rig(backend, tmp_path) as rig:
         rig.run(main(rig))
+
+
+def test_rollouts_leave_a_lost_host_and_fail_when_there_is_no_other(
+    own_sshd: Sshd, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_far, "_GIVE_UP_SEC", 0.0)
+    other = sshhost.Sshd(tmp_path / "other")
+    other.start()
+    befriend(own_sshd, other)
+    backend = connect(own_sshd, f"{own_sshd.address}*9", other.address)
+
+    async def main(rig: Rig) -> None:
+        sandbox = await backend.create(rig.spec())
+        assert sandbox.limits["host"]["applied"] == own_sshd.address
+        own_sshd.stop()
+        with pytest.raises(SandboxError, match="was lost"):
+            await sandbox.exec(["sleep", "60"])
+        await sandbox.stop()
+        assert await asyncio.to_thread(backend.available) is None
+        sandbox = await backend.create(rig.spec())
+        assert sandbox.limits["host"]["applied"] == other.address
+        other.stop()
+        with pytest.raises(SandboxError, match="was lost"):
+            await sandbox.exec(["sleep", "60"])
+        assert await asyncio.to_thread(backend.available) is None
+        with pytest.raises(SandboxError, match="was lost"):
+            await backend.create(rig.spec())
+        await sandbox.stop()
+
+    assert backend.available() is None
+    try:
+        with Rig(backend, tmp_path) as rig:
+            rig.run(main(rig))
+    finally:
+        other.stop()
+    for each in (own_sshd, other):
+        for pid in daemons(each):
+            os.kill(pid, signal.SIGTERM)
 
 
 def test_a_machine_that_isolates_nothing_says_so(plain_backend: SshBackend, tmp_path: Path) -> None:
@@ -320,6 +360,8 @@ def test_on_such_a_machine_a_cut_connection_is_told_and_nothing_stays(
     sshd.start()
     try:
         backend = connect(sshd)
+        with pytest.warns(ssh.IsolationWarning, match="nothing is isolated"):
+            assert backend.available() is None
         with Rig(backend, tmp_path) as rig:
             spec = rig.spec()
             sandbox = rig.run(backend.create(spec))

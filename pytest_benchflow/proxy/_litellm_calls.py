@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _OFFICIAL = frozenset({"metadata"})
 _SETTINGS = frozenset({"timeout", "base_url", "extra_headers", "extra_body", "extra_query", "custom_llm_provider"})
 _CREDENTIALS = ("aws_", "vertex_", "azure_", "litellm_")
+# What agents send for a provider's own use: it changes no answer, and only OpenAI's formats have a place for it.
+_HINTS = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store", "user")
 # In these an absent value says something else than a null.
 _NULLS_KEPT = frozenset({"content", "finish_reason", "stop_reason", "stop_sequence"})
 _CONTENT_FIELDS = {"generation_config": "generationConfig", "system_instruction": "systemInstruction"}
@@ -73,6 +75,13 @@ def own_settings(known: frozenset[str], body: Mapping[str, Any]) -> list[str]:
     """Return the fields of a request that would steer LiteLLM rather than the model; `known` are its own."""
     steering = (known | _SETTINGS) - _OFFICIAL
     return [name for name in body if name in steering or name.startswith(_CREDENTIALS)]
+
+
+def refused_hints(error: Exception, body: Mapping[str, Any]) -> list[str]:
+    """Return those fields for which LiteLLM refuses a request though no answer depends on them."""
+    if type(error).__name__ != "UnsupportedParamsError":
+        return []
+    return [name for name in _HINTS if name in body and f"'{name}'" in str(error)]
 
 
 def entry(

@@ -88,8 +88,9 @@ def failure(asked: Mapping[str, Any], calls: Sequence[Call], error: Exception) -
         said, kind = _said(refused)
         status = refused.status or 502
         return status, dialect.error_body(status, _without_secrets(said, asked), kind), None
-    # LiteLLM appends where in itself it failed.
-    said = _without_secrets(f"{type(error).__name__}: {error}".partition("\nTraceback")[0][:2000], asked)
+    # LiteLLM appends where in itself it failed, and which of its settings would hide it.
+    said = f"{type(error).__name__}: {error}".partition("\nTraceback")[0].partition(" To drop these")[0]
+    said = _without_secrets(said[:2000].strip(), asked)
     if calls and calls[-1].status is None:
         return 502, b"", f"{urlsplit(calls[-1].url).netloc}: {said}"
     if calls:

@@ -140,7 +140,7 @@ class Translator:
             del body[name]
         facts: dict[str, Any] = {"translated_by": f"litellm {self._version}"}
         facts |= {"stripped": dropped} if dropped else {}
-        parts = self._parts(asked, body, calls)
+        parts = self._parts(asked, body, calls, facts)
         broken = None
         try:
             begun = [await anext(parts)]
@@ -163,21 +163,18 @@ class Translator:
         yield frame(NOTE, {"metadata": seen(calls, request_too=False), "broken": broken})
 
     async def _parts(
-        self, asked: Mapping[str, Any], body: Mapping[str, Any], calls: list[_litellm_wire.Call]
+        self, asked: Mapping[str, Any], body: dict[str, Any], calls: list[_litellm_wire.Call], facts: dict[str, Any]
     ) -> AsyncIterator[bytes]:
         """Yield the answer as bytes of the agent's format."""
         dialect, streamed = asked["dialect"], asked["streamed"]
-        call, arguments = _litellm_calls.entry(self._litellm, dialect, body, streamed=streamed)
-        headers = {"extra_headers": asked["headers"]} if asked["headers"] else {}
-        answer = await call(
-            **arguments,
-            **asked["parameters"],
-            **headers,
-            model=asked["model"],
-            timeout=asked["timeout"] or _NO_LIMIT,
-            max_retries=0,
-            num_retries=0,
-        )
+        try:
+            answer = await self._called(asked, body)
+        except Exception as error:
+            hints = [] if calls else _litellm_calls.refused_hints(error, body)
+            if not hints:
+                raise
+            facts["hints_left_out"] = hints
+            answer = await self._called(asked, {name: value for name, value in body.items() if name not in hints})
 
         def heard() -> bytes:
             return calls[-1].answer if calls else b""
@@ -187,6 +184,20 @@ class Translator:
                 yield part
         else:
             yield dumps(_litellm_calls.true_usage(_litellm_calls.plain(answer), heard()))
+
+    async def _called(self, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Any:
+        """Return what LiteLLM answers to a request in its own types."""
+        call, arguments = _litellm_calls.entry(self._litellm, asked["dialect"], body, streamed=asked["streamed"])
+        headers = {"extra_headers": asked["headers"]} if asked["headers"] else {}
+        return await call(
+            **arguments,
+            **asked["parameters"],
+            **headers,
+            model=asked["model"],
+            timeout=asked["timeout"] or _NO_LIMIT,
+            max_retries=0,
+            num_retries=0,
+        )
 
 
 def _check_begun(call: _litellm_wire.Call) -> None:

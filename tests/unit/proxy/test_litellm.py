@@ -303,6 +303,24 @@ def test_what_litellm_refuses_is_told_and_not_dropped(
     run(work())
 
 
+def test_a_hint_that_changes_no_answer_is_left_out_where_it_has_no_place(
+    session: str, tmp_path: Path, variables: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        upstream = ScriptedUpstream([LOOKING])
+        async with serving(upstream) as url:
+            variables.setenv("ANTHROPIC_BASE_URL", url)
+            async with translated(provider_route("anthropic/claude-x"), session, tmp_path / "run") as agent:
+                for streamed in (False, True):
+                    body, path = sent("responses", streamed=streamed, prompt_cache_key="thread-1", store=False)
+                    assert (await agent.post(body, path)).status == 200
+                told = [record["metadata"]["hints_left_out"] for record in agent.records()]
+                assert all("prompt_cache_key" in each for each in told)
+            assert not any(b"thread-1" in asked.body for asked in upstream.requests)
+
+    run(work())
+
+
 def test_an_agent_does_not_steer_litellm(session: str, tmp_path: Path, variables: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         upstream = ScriptedUpstream([LOOKING])

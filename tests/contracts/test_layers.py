@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_benchflow.contracts import Installation
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes import _layers
 from pytest_benchflow.sandboxes._overlay import why_no_overlay
@@ -402,6 +403,18 @@ def test_a_stopped_sandbox_leaves_no_mount_and_no_descriptor(rig: Rig) -> None:
     rig.run(sandbox.stop())
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert sandbox.id not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_an_installation_is_made_once_and_beside_every_image(rig: Rig, tmp_path: Path) -> None:
+    thing = Installation(name="thing", version="1", script="date +%N >/opt/benchflow/made", timeout_sec=60)
+    broken = make_task(tmp_path / "broken", dockerfile="FROM debian\nCOPY f /opt/f\nRUN exit 9\n")
+    first = rig.run(backend.install(thing, broken, tmp_path / "first.log"))
+    sandbox = rig.create(make_task(tmp_path / "other", dockerfile="FROM debian\nRUN true\n"), mounts=first)
+    again = rig.run(backend.install(thing, make_task(tmp_path / "plain"), tmp_path / "again.log"))
+    assert again == first
+    assert not (tmp_path / "again.log").exists()
+    assert rig.sh(sandbox, "cat /opt/benchflow/made").stdout == (first[0].source / "made").read_text()
+    assert rig.sh(sandbox, "echo x >/opt/benchflow/made").exit_code != 0
 
 
 def test_what_stands_for_the_image_is_recorded(rig: Rig) -> None:

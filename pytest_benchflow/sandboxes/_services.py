@@ -164,7 +164,9 @@ class Services:
             raise SandboxError(f"{what} is gone; somebody removed it ({error})") from error
 
     async def _ended(self, container: str, state: Mapping[str, Any], why: str) -> str:
-        said = (await self._engine.call("logs", container, tail=_LAST_LINES)).decode(errors="backslashreplace")
+        said = ""
+        with contextlib.suppress(SandboxError):  # main keeps none
+            said = (await self._engine.call("logs", container, tail=_LAST_LINES)).decode(errors="backslashreplace")
         probes = (state.get("Health") or {}).get("Log") or [{}]
         how = f"ended with exit code {state['ExitCode']}" if why != "unhealthy" else "is unhealthy"
         last = " ".join(str(probes[-1].get("Output", "")).split())[:300]

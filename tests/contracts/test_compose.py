@@ -157,6 +157,23 @@ def test_a_service_that_does_not_come_up_is_told_with_its_log(
         assert left(api, spec.scratch) == []
 
 
+def test_a_healthcheck_of_main_is_waited_for(
+    docker_engine: str, api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", docker_engine)
+    check = "echo not yet; sleep 0.3; touch /ready; exit {}"
+    text = (
+        f"services:\n  main:\n    image: {IMAGE}\n    healthcheck: {{interval: 100ms, retries: 1, test: '{check}'}}\n"
+    )
+    with Rig(backend, tmp_path) as rig:
+        task = compose_task(tmp_path / "good", text.replace("exit {}", "exit 0"), build_timeout_sec=60)
+        assert rig.sh(rig.create(task), "ls /ready").exit_code == 0
+        spec = rig.spec(compose_task(tmp_path / "bad", text.replace("exit {}", "exit 1"), build_timeout_sec=60))
+        with pytest.raises(SandboxError, match="the service main is unhealthy; its healthcheck says: not yet"):
+            rig.run(backend.create(spec))
+        assert left(api, spec.scratch) == []
+
+
 def test_a_task_that_says_public_gives_its_services_a_way_out_and_its_agent_none(
     rig: Rig, api: Any, tmp_path: Path
 ) -> None:

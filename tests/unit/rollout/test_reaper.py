@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_benchflow.contracts import Remain
@@ -172,6 +172,7 @@ LABELS = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(own=LABELS, created=TIMES, active=TIMES, owner=st.sampled_from(OPERATORS))
 def test_whatever_is_deleted_names_its_owner_exactly_and_is_old_or_dead(
     own: dict[str, str], created: Any, active: Any, owner: str
@@ -192,6 +193,7 @@ def test_whatever_is_deleted_names_its_owner_exactly_and_is_old_or_dead(
         assert decide(Remain("sb", "cloud", own, created, active), Situation(other, NOW)).fate != "delete"
 
 
+@settings(deadline=None)
 @given(name=st.text(max_size=200))
 def test_an_owners_name_fits_a_label_and_stays_as_it_is(name: str) -> None:
     owner = normalised(name)

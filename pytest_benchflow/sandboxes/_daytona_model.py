@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._daytona_lost import DeletedError
 from pytest_benchflow.sandboxes._relay import Relay, relay_command
 
 if TYPE_CHECKING:
@@ -54,8 +55,10 @@ class ModelWay:
                 try:
                     process = await self._start()
                     break
+                except DeletedError:  # whoever works in it is told
+                    return
                 except SandboxError:
-                    # The port is free when the far side has noticed, too; a sandbox that is gone is told of elsewhere.
+                    # The port is free when the far side has noticed, too.
                     continue
 
     async def _end(self) -> None:

@@ -47,7 +47,7 @@ class Provider(ScriptedUpstream):
 
 def is_of_pytest(process: Path) -> bool:
     command = read(process / "cmdline")
-    return b"\0-m\0pytest\0" in command or b"execnet" in command
+    return b"\0-m\0pytest\0" in command or b"exec(eval(sys.stdin.readline()))" in command
 
 
 def read(path: Path) -> bytes:

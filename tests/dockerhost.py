@@ -45,6 +45,8 @@ def why_no_dockerd() -> str | None:
     """Return why this machine cannot run an engine for tests, None when it can try."""
     if sys.platform != "linux" or os.getuid() != 0:
         return "a Docker engine for tests needs Linux and root"
+    if not shutil.which("ip"):
+        return "ip, which gives an engine a network of its own, is not installed; apt-get install iproute2"
     return None if shutil.which("dockerd") else "dockerd is not installed; apt-get install docker.io"
 
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_benchflow.catalog.load import CONTRACT_FIELDS, read_toml, shipped
 from pytest_benchflow.catalog.write import export, manifest_text
 from pytest_benchflow.collect.manifests import catalogue
-from pytest_benchflow.report.gate import judge, read_junit
+from pytest_benchflow.report.mergeable import judge, read_junit
 from tests.plugin.bench import outcomes
 from tests.unit.catalog.test_compare import one_character_off
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import importlib
 import json
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _PAGE = 100
 _PAGES = 5
+# The log may tell of a deed a little after it was done.
+_LATE_SEC = (0.0, 1.0, 3.0, 6.0)
 # Deletions by one actor so close together are taken for one deed, where the log does not name the request.
 _TOGETHER_SEC = 30.0
 
@@ -31,11 +34,16 @@ class DeletedError(SandboxError):
 
 async def explain(api: Api, handle: Any) -> dict[str, Any]:
     """Return the event id, actor and time of a sandbox's deletion, and what else was deleted with it."""
-    try:
-        events = await _deletions(api, handle)
-    except SandboxError as error:
-        return _concluded(str(error))
-    own = next((event for event in events if event.target_id == handle.id), None)
+    own, events = None, list[Any]()
+    for wait in _LATE_SEC:
+        await asyncio.sleep(wait)
+        try:
+            events = await _deletions(api, handle)
+        except SandboxError as error:
+            return _concluded(str(error))
+        own = next((event for event in events if event.target_id == handle.id), None)
+        if own is not None:
+            break
     if own is None:
         return _concluded("the audit log has no such event")
     others = sorted(

@@ -196,7 +196,8 @@ class Control:
         """Send the audit log, the newest first, where the key may read it."""
         if self._plane.audit_forbidden:
             return refusal(403, "Forbidden resource")
-        asked, events = request.query, self._plane.events[::-1]
+        asked, known = request.query, self._plane.now() - self._plane.audit_late
+        events = [event for event in reversed(self._plane.events) if event.created <= known]
         page, limit = int(asked.get("page") or 1), int(asked.get("limit") or _PAGE)
         shown = events[(page - 1) * limit : page * limit]
         pages = -(-len(events) // limit)

@@ -41,6 +41,7 @@ class Plane:
         self.snapshots: dict[str, Snapshot] = {}
         self.events: list[AuditEvent] = []
         self.audit_forbidden = False
+        self.audit_late = datetime.timedelta()  # how long after a deed the log tells of it
         self.deaf_to_networks = False  # True: a changed network is accepted and not applied
         self.page_size = PAGE
         self.disk_bytes: int | None = None
@@ -123,13 +124,14 @@ class Plane:
 
     async def destroy(self, boxes: Sequence[Sandbox], actor: str) -> list[AuditEvent]:
         """Kill and forget sandboxes, as one request of somebody's."""
+        events = self.record("delete", [box.id for box in boxes], actor)
         for box in boxes:
             self.sandboxes.pop(box.id, None)
             self.gateway.dismiss(box.id)
             box.state = "destroyed"
             if box.world is not None:
                 await box.world.end()
-        return self.record("delete", [box.id for box in boxes], actor)
+        return events
 
     def record(self, action: str, targets: Sequence[str], actor: str) -> list[AuditEvent]:
         """Write one line of the audit log for each target of a request."""
@@ -297,6 +299,7 @@ class DaytonaHost:
             plane.faults.heal()
             plane.silence, plane.disk_bytes, plane.page_size = None, None, PAGE
             plane.audit_forbidden = plane.deaf_to_networks = False
+            plane.audit_late = datetime.timedelta()
 
         self._do(heal())
 

@@ -65,7 +65,7 @@ class Capabilities:
     root: bool  # a command may run as root
     stdin: bool = True  # commands take input
     snapshots: bool = False  # the state of one sandbox can be where others start from
-    stand_in: tuple[str, ...] = ()  # what has been seen against a stand-in only, never against the real thing
+    unseen: tuple[str, ...] = ()  # what nobody has seen against the real thing yet
 
 
 @dataclass(frozen=True, slots=True)

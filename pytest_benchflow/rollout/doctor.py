@@ -40,8 +40,8 @@ def describe(name: str) -> tuple[bool, list[str]]:
             f"  limits held: {_have(LIMITS, able.limits)}",
             f"  root: {_word(able.root)} · stdin: {_word(able.stdin)} · snapshots: {_word(able.snapshots)}",
         ]
-    if able.stand_in:
-        lines.append(f"  seen against a stand-in only, never against the real thing: {', '.join(able.stand_in)}")
+    if able.unseen:
+        lines.append(f"  not seen against the real thing yet: {', '.join(able.unseen)}")
     if importlib.util.find_spec(_probe_module(name)) is not None:
         lines.append(f"  `pytest-benchflow doctor --probe {name}` tries it")
     return reason is None, lines

@@ -54,7 +54,7 @@ class DockerBackend:
         """Return what its sandboxes can do here."""
         limits = frozenset({"memory", "cpus", "processes"})
         return Capabilities(
-            networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=limits, root=True, stand_in=_UNSEEN
+            networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=limits, root=True, unseen=_UNSEEN
         )
 
     async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:

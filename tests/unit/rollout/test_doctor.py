@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ABLE = Capabilities(
-    networks=frozenset({"proxy", "none"}), limits=frozenset({"memory"}), root=False, stand_in=("the audit log",)
+    networks=frozenset({"proxy", "none"}), limits=frozenset({"memory"}), root=False, unseen=("the audit log",)
 )
 
 
@@ -74,7 +74,7 @@ def test_what_it_has_and_lacks_is_said(shed: Shed) -> None:
             "  networks: none, proxy (not allowlist, public)",
             "  limits held: memory (not cpus, processes, storage)",
             "  root: no · stdin: yes · snapshots: no",
-            "  seen against a stand-in only, never against the real thing: the audit log",
+            "  not seen against the real thing yet: the audit log",
         ],
     )
 

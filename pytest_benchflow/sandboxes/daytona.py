@@ -86,7 +86,9 @@ class DaytonaBackend:
         """Return what its sandboxes can do."""
         networks: frozenset[Network] = frozenset({"proxy", "public", "allowlist", "none"})
         limits = frozenset({"memory", "cpus", "storage"})
-        return Capabilities(networks, limits, root=True, snapshots=True, unseen=("everything: its tests use a stand-in",))
+        return Capabilities(
+            networks, limits, root=True, snapshots=True, unseen=("everything: its tests use a stand-in",)
+        )
 
     async def install(self, installation: Installation, task: Task, log: Path) -> tuple[Mount, ...]:
         """Return the snapshot that holds an installation, made first where there is none. Raises: AgentError."""

@@ -17,14 +17,15 @@ from pytest_benchflow.sandboxes._bwrap import SYSTEM_DIRECTORIES, host_parts, in
 from pytest_benchflow.sandboxes._etc import copy_public, write_etc
 
 # Changes whenever this file makes something else of the same machine.
-_FORMAT = "3"
+_FORMAT = "5"
 _APT = Path("/etc/apt")
 _DPKG = Path("/var/lib/dpkg")
 # Of /etc, besides what every sandbox has: what package tools read.
 _PACKAGING = (
     "adduser.conf", "apt/keyrings", "apt/trusted.gpg", "apt/trusted.gpg.d", "ca-certificates", "ca-certificates.conf",
-    "debconf.conf", "deluser.conf", "dpkg", "emacs", "gai.conf", "skel", "ucf.conf", "X11",
+    "debconf.conf", "deluser.conf", "dpkg", "emacs", "gai.conf", "sgml", "skel", "ucf.conf", "X11", "xml",
 )  # fmt: skip
+_KEPT_BACK = ("ssh/", "sudoers")
 _DIRECTORIES = (
     "app", "boot", "dev", "etc", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "usr",
     "var/cache/apt/archives/partial", "var/cache/debconf", "var/lib/apt/lists/partial", "var/lib/misc", "var/lib/pam",
@@ -72,13 +73,15 @@ def write_base(layer: Path) -> None:
             (root / name).mkdir(parents=True, exist_ok=True)
             (root / name).chmod(mode)
     root.chmod(0o755)
+    _make_package_directories(root)
     write_etc(root, "sandbox")
-    copy_public(root, _PACKAGING)
+    copy_public(root, (*_PACKAGING, *_as_packaged()))
     for name in SYSTEM_DIRECTORIES:
         if (host := Path("/", name)).is_symlink():
             (root / name).symlink_to(host.readlink())
-    (root / "var/run").symlink_to("/run")
-    (root / "var/lock").symlink_to("/run/lock")
+    for name, target in (("run", "/run"), ("lock", "/run/lock")):
+        if not (root / "var" / name).is_dir():
+            (root / "var" / name).symlink_to(target)
     for name in ("apt.conf.d", "preferences.d", "sources.list.d"):
         (root / "etc/apt" / name).mkdir(parents=True, exist_ok=True)
     (root / "etc/apt/apt.conf.d/99sandbox").write_text(_APT_CONF)
@@ -96,6 +99,32 @@ def write_base(layer: Path) -> None:
     policy = layer / "p0/sbin/policy-rc.d"
     policy.write_text(_POLICY)
     policy.chmod(0o755)
+
+
+def _make_package_directories(root: Path) -> None:
+    """Make the directories that installed packages have below /var, empty: their scripts count on them."""
+    for file in sorted((_DPKG / "info").glob("*.list")):
+        for name in re.findall(r"^/var/\S+$", file.read_text(errors="replace"), re.MULTILINE):
+            host, place = Path(name), root / name.lstrip("/")
+            if host.is_dir() and not host.is_symlink() and not host.is_relative_to(_DPKG):
+                place.mkdir(parents=True, exist_ok=True)
+                _stand_for(place, host)
+
+
+def _as_packaged() -> list[str]:
+    """Return the files of /etc that are as their packages brought them, and so hold nothing of this host's own."""
+    status = _DPKG / "status"
+    text = status.read_text(errors="replace") if status.is_file() else ""
+    found = []
+    for name, digest in re.findall(r"^ /etc/(\S+) ([0-9a-f]{32})$", text, re.MULTILINE):
+        path = Path("/etc", name)
+        if (
+            not name.startswith(_KEPT_BACK)
+            and path.is_file()
+            and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() == digest
+        ):
+            found.append(name)
+    return found
 
 
 def _make_way(root: Path, part: Path) -> None:

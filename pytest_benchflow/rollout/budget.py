@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_benchflow.errors import OverBudgetError, RecordError, UnpricedError, UsageError
 from pytest_benchflow.records.job import rollouts_of
-from pytest_benchflow.records.values import mapping, number
+from pytest_benchflow.records.values import integer, mapping, number
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.records.rollout import Rollout
     from pytest_benchflow.rollout.cell import Cell
+
+
+class _Spent(NamedTuple):
+    """What a finished rollout has cost in US dollars, the unknown exchanges each as its dearest known one."""
+
+    usd: float
+    reserved: int = 0  # exchanges of unknown cost that `usd` has an amount for
+    blind: str | None = None  # why nothing can be said of the rest
 
 
 class Budget:
@@ -25,7 +33,7 @@ class Budget:
         self._job_dir = job_dir
         self._session_id = session_id
         self._limit = limit
-        self._finished: dict[str, float] = {}  # of this session: no longer looked into
+        self._finished: dict[str, _Spent] = {}  # of this session: no longer looked into
 
     def check(self, cell: Cell) -> None:
         """Raise OverBudgetError when no further rollout may start, UsageError for a model whose price is unknown."""
@@ -35,26 +43,39 @@ class Budget:
             cell.config.prices.of(cell.model)
         except UnpricedError as error:
             raise UsageError(f"--benchflow-max-cost cannot hold: {error}") from None
-        spent = self.spent()
+        self._look()
+        for name, each in self._finished.items():
+            if each.blind:
+                raise OverBudgetError(
+                    f"not started: --benchflow-max-cost cannot hold, for what {name} cost is not known: {each.blind}"
+                )
+        spent = sum(each.usd for each in self._finished.values())
+        reserved = sum(each.reserved for each in self._finished.values())
         if spent >= self._limit:
+            how = f" ({reserved} of unknown cost counted as the dearest exchange of their rollout)" if reserved else ""
             raise OverBudgetError(
-                f"not started: this session has spent ${spent:.4f}, and --benchflow-max-cost is ${self._limit:g}"
+                f"not started: this session has spent ${spent:.4f}{how}, and --benchflow-max-cost is ${self._limit:g}"
             )
 
-    def spent(self) -> float:
-        """Return the US dollars that the session's finished rollouts are known to have cost."""
+    def _look(self) -> None:
         for rollout in rollouts_of(self._job_dir):
             if rollout.path.name not in self._finished:
-                cost = self._cost(rollout)
-                if cost is not None:
-                    self._finished[rollout.path.name] = cost
-        return sum(self._finished.values())
+                spent = self._spent(rollout)
+                if spent is not None:
+                    self._finished[rollout.path.name] = spent
 
-    def _cost(self, rollout: Rollout) -> float | None:
-        """Return what a finished rollout of this session is known to have cost, None for any other."""
+    def _spent(self, rollout: Rollout) -> _Spent | None:
+        """Return what a finished rollout of this session has cost, None for any other."""
         try:
             if rollout.config.get("session_id") != self._session_id or rollout.result.get("verdict") is None:
                 return None
-            return number(mapping(rollout.result.get("cost")).get("known_usd")) or 0.0
+            if rollout.config.get("price") is None:
+                return _Spent(0.0)  # recorded answers, or no model at all
+            cost = mapping(rollout.result.get("cost"))
         except RecordError:
             return None
+        known, dearest = number(cost.get("known_usd")), number(cost.get("dearest_usd"))
+        unknown = integer(cost.get("n_unpriced"))
+        if known is None or unknown is None or (unknown and dearest is None):
+            return _Spent(known or 0.0, blind=str(cost.get("unpriced") or "it was not added up"))
+        return _Spent(known + unknown * (dearest or 0.0), unknown)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Of a US dollar, in what records hold.
 _DECIMALS = 10
+_UNKNOWN = ("usd", "selected_usd", "excluded_usd", "known_usd", "dearest_usd", "n_unpriced")
 
 
 def token_sums(exchanges: Sequence[Exchange]) -> dict[str, int]:
@@ -44,18 +45,23 @@ def usage_totals(exchanges: Sequence[Exchange]) -> dict[str, int | None]:
 def costs(exchanges: Sequence[Exchange], price: Price) -> dict[str, Any]:
     """Return what all exchanges cost in US dollars, side calls and retries too: `usd` is selected plus excluded.
 
-    `usd` is null, with the reason in `unpriced`, when any of it is unknown; `known_usd` is the part that is known.
+    `usd` is null, with the reason in `unpriced`, when any of it is unknown; `known_usd` is the part that is known,
+    `dearest_usd` the most that one exchange is known to have cost, `n_unpriced` how many cost nobody knows what.
     """
     sums = {True: 0.0, False: 0.0}
+    dearest = 0.0
     unpriced: list[str] = []
     for exchange in exchanges:
         if exchange.untold:
             unpriced.append(f"exchange {exchange.index}: {exchange.untold}")
         elif exchange.usage is not None:
             try:
-                sums[exchange.selected] += price.cost(exchange.usage, exchange.response)
+                cost = price.cost(exchange.usage, exchange.response)
             except UnpricedError as error:
                 unpriced.append(f"exchange {exchange.index}: {error}")
+            else:
+                sums[exchange.selected] += cost
+                dearest = max(dearest, cost)
     selected, excluded = (round(sums[which], _DECIMALS) for which in (True, False))
     known = round(selected + excluded, _DECIMALS)
     more = f", and {len(unpriced) - 1} more" if len(unpriced) > 1 else ""
@@ -64,6 +70,8 @@ def costs(exchanges: Sequence[Exchange], price: Price) -> dict[str, Any]:
         "selected_usd": None if unpriced else selected,
         "excluded_usd": None if unpriced else excluded,
         "known_usd": known,
+        "dearest_usd": round(dearest, _DECIMALS) or None,
+        "n_unpriced": len(unpriced),
         "unpriced": unpriced[0] + more if unpriced else None,
     }
 
@@ -82,13 +90,14 @@ def cost_record(
         price = Price.of_json(config["price"])
         source, told = price.source, costs(exchanges, price)
     except UnpricedError as error:
-        told = {**dict.fromkeys(("usd", "selected_usd", "excluded_usd", "known_usd")), "unpriced": str(error)}
+        told = {**dict.fromkeys(_UNKNOWN), "unpriced": str(error)}
     proxy = mapping(result.get("proxy"))
     lost = (integer(proxy.get("received")) or 0) - (integer(proxy.get("recorded")) or 0)
-    if lost and not told["unpriced"]:
+    if lost and told["n_unpriced"] is not None:
         told |= {
             **dict.fromkeys(("usd", "selected_usd", "excluded_usd")),
-            "unpriced": f"not recorded: {lost} of {proxy['received']} requests",
+            "n_unpriced": told["n_unpriced"] + lost,
+            "unpriced": told["unpriced"] or f"not recorded: {lost} of {proxy['received']} requests",
         }
     reported = sequence(mapping(result.get("agent_result")).get("reported"))
     return {**told, "price_source": source, "provider_usd": provider_cost(exchanges), "agent_usd": agent_cost(reported)}

@@ -161,9 +161,15 @@ def _untold(record: dict[str, Any], status: int | None, usage: Usage | None) -> 
     if status is None:
         # A request without a body was never sent on.
         return None if mapping(record.get("request")).get("body") is None else "it has no answer"
-    upstream = integer(mapping(record.get("metadata")).get("upstream_status"))
+    metadata = mapping(record.get("metadata"))
+    upstream = integer(metadata.get("upstream_status"))
     if upstream is not None and upstream < 400 <= status:
         return "its answer broke off"
+    if metadata.get("upstream_timeout") is not None:
+        return "its answer did not come in time"
+    translated = integer(mapping(metadata.get("upstream")).get("status"))
+    if translated is not None and translated < 400 <= status:
+        return "its answer could not be translated"
     if status >= 400:
         return None
     if mapping(record.get("error")):

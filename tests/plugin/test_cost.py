@@ -28,12 +28,16 @@ RATES = "10,50,1,12"
 
 
 class Provider(ThreadingHTTPServer):
-    """Fails once, then answers with a command, then with the end, or in words where no tools are; `usage` in each."""
+    """Fails once, then answers with a command, then with the end, or in words where no tools are; `usage` in each.
+
+    `silent` answers, from the first on, have none.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.usage: dict[str, Any] | None = dict(USAGE)
         self.asked = 0
+        self.silent = 0
 
     @property
     def model(self) -> str:
@@ -59,9 +63,10 @@ class Answer(BaseHTTPRequestHandler):
             "object": "chat.completion",
             "model": "scripted",
             "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if "tools" in body else "stop"}],
-            **({"usage": self.server.usage} if self.server.usage else {}),
+            **({"usage": self.server.usage} if self.server.usage and not self.server.silent else {}),
         }
         failed = self.server.asked == 1
+        self.server.silent -= bool(self.server.silent and not failed)
         raw = json.dumps({"error": {"message": "busy"}} if failed else answer).encode()
         self.send_response(503 if failed else 200)
         self.send_header("Content-Type", "application/json")
@@ -201,6 +206,34 @@ def test_what_may_be_spent_stops_new_rollouts(bench: Bench, provider: Provider, 
     told = summary(bench)
     assert (told["coverage"]["healthy"], told["coverage"]["missing"]) == (ran, 6 - ran)
     assert all("--benchflow-max-cost" in each["reason"] for each in told["missing"])
+
+
+def test_a_provider_that_tells_no_usage_stops_what_has_a_limit(bench: Bench, provider: Provider) -> None:
+    for number in range(3):
+        bench.task(f"task-{number}")
+    provider.usage = None
+    price = f"--benchflow-price={provider.model}={RATES}"
+    asked = ("tasks", "-m", "rollout", f"--benchflow-model={provider.model}", price)
+    done = bench.run(*asked, "--benchflow-max-cost=1000")
+    assert done.ret == 1
+    (only,) = bench.rollouts()
+    text = " ".join(done.outlines)
+    assert f"--benchflow-max-cost cannot hold, for what {only.name} cost is not known: exchange 1:" in text
+    assert "the provider tells no usage" in text
+
+
+def test_an_exchange_of_unknown_cost_counts_as_the_dearest(bench: Bench, provider: Provider) -> None:
+    for number in range(3):
+        bench.task(f"task-{number}")
+    provider.silent = 1
+    price = f"--benchflow-price={provider.model}={RATES}"
+    asked = ("tasks", "-m", "rollout", f"--benchflow-model={provider.model}", price)
+    # Of the first rollout one exchange is known and one is not: together they count as two.
+    done = bench.run(*asked, f"--benchflow-max-cost={CALL_USD * 2}")
+    assert done.ret == 1
+    assert len(bench.rollouts()) == 1
+    text = " ".join(done.outlines)
+    assert "has spent $0.0196 (1 of unknown cost counted as the dearest exchange of their rollout)" in text
 
 
 def test_a_later_session_of_the_job_spends_its_own(bench: Bench, provider: Provider) -> None:

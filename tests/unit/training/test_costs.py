@@ -60,12 +60,24 @@ def broken_off(record: Json) -> None:
     record.update(error={"type": "provider", "message": "broke off"}, metadata={"upstream_status": 200})
 
 
+def refused(status: int, **metadata: Any) -> Any:
+    """Return a fault by which an exchange ends with a status of our own."""
+
+    def fault(record: Json) -> None:
+        record["response"] = {"status_code": status, "body": {"error": {"message": "refused"}}}
+        record["metadata"] = metadata
+
+    return fault
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
         (no_answer, "exchange 1: it has no answer"),
         (cut, "exchange 1: its answer is not whole"),
         (broken_off, "exchange 1: its answer broke off"),
+        (refused(504, upstream_timeout=2.0), "exchange 1: its answer did not come in time"),
+        (refused(502, upstream={"status": 200}), "exchange 1: its answer could not be translated"),
         (lambda record: record["response"]["body"].pop("usage"), "exchange 1: the provider tells no usage"),
         (
             lambda record: record["response"]["body"]["usage"].pop("prompt_tokens"),
@@ -76,7 +88,16 @@ def broken_off(record: Json) -> None:
             "exchange 1: 5 tokens are priced as",
         ),
     ],
-    ids=["no-answer", "cut", "broken-off", "no-usage", "half-a-usage", "cache-without-a-price"],
+    ids=[
+        "no-answer",
+        "cut",
+        "broken-off",
+        "too-late",
+        "untranslatable",
+        "no-usage",
+        "half-a-usage",
+        "cache-without-a-price",
+    ],
 )
 def test_a_bill_that_is_not_known_is_null_beside_what_is(tmp_path: Path, fault: Any, says: str) -> None:
     records = talk().records
@@ -84,20 +105,21 @@ def test_a_bill_that_is_not_known_is_null_beside_what_is(tmp_path: Path, fault: 
     found = cost(tmp_path, records)
     assert found["unpriced"].startswith(says)
     assert (found["usd"], found["selected_usd"], found["excluded_usd"]) == (None, None, None)
-    assert found["known_usd"] == pytest.approx(ONE)
+    assert found["known_usd"] == found["dearest_usd"] == pytest.approx(ONE)
+    assert found["n_unpriced"] == 1
 
 
 def test_what_was_never_sent_on_costs_nothing(tmp_path: Path) -> None:
-    refused = exchange([{"role": "user", "content": "x"}], None, status=401)
+    unwanted = exchange([{"role": "user", "content": "x"}], None, status=401)
     left = {"request": {"path": "/v1/chat/completions", "body": None}, "response": None}
     left["error"] = {"type": "client_gone", "message": "the client left before its request was whole"}
     unreachable = exchange([{"role": "user", "content": "x"}], None, status=502)
-    assert cost(tmp_path, [refused, left, unreachable, *talk().records])["usd"] == pytest.approx(2 * ONE)
+    assert cost(tmp_path, [unwanted, left, unreachable, *talk().records])["usd"] == pytest.approx(2 * ONE)
 
 
 def test_a_torn_line_and_a_lost_exchange_make_the_cost_unknown(tmp_path: Path) -> None:
     lost = cost(tmp_path / "lost", talk().records, proxy={"received": 3, "recorded": 2})
-    assert (lost["usd"], lost["unpriced"]) == (None, "not recorded: 1 of 3 requests")
+    assert (lost["usd"], lost["unpriced"], lost["n_unpriced"]) == (None, "not recorded: 1 of 3 requests", 1)
     rundir = write_records(tmp_path / "torn", talk().records)
     rundir.llm.write_text(rundir.llm.read_text() + '{"request": {"pa')
     torn = cost_record(build_row(rundir, result={}, config={}).records, {}, {"price": PRICE})
@@ -113,7 +135,9 @@ def test_without_a_price_nothing_is_known_but_what_others_say(tmp_path: Path) ->
         tmp_path, records, {"source": None, "unpriced": "no table"}, agent_result={"reported": [{"cost": 0.5}]}
     )
     assert found == {
-        **dict.fromkeys(("usd", "selected_usd", "excluded_usd", "known_usd", "price_source")),
+        **dict.fromkeys(
+            ("usd", "selected_usd", "excluded_usd", "known_usd", "dearest_usd", "n_unpriced", "price_source")
+        ),
         "unpriced": "no table",
         "provider_usd": 0.5,
         "agent_usd": 0.5,

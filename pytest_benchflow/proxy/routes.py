@@ -30,6 +30,7 @@ ACCEPTED = (
     "own), <provider>/<model> as LiteLLM names it, or script/<file>"
 )
 _AT_URL = re.compile(r"(?P<provider>[^@/]*)/(?P<model>[^@]+)@(?P<url>https?://[^\s@]+)\Z")
+_WITH_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
 _SECRET_NAME = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
 
 
@@ -141,6 +142,11 @@ def way_to(model: str) -> tuple[Way, tuple[str, ...]]:
 
     Raises: UsageError for a name of no known form, ProviderError naming the variable that is not set.
     """
+    if _WITH_LOGIN.search(model):
+        raise UsageError(
+            f"the URL of model {_WITH_LOGIN.sub('***@', model)!r} has a user or a password in it, which records would "
+            f"tell; a server gets its key from {SERVER.credentials[0][0].variables[0]}"
+        )
     at_url = _AT_URL.match(model)
     if at_url:
         named = PROVIDERS.get(_providers.ALIASES.get(at_url["provider"], at_url["provider"]))
@@ -153,7 +159,13 @@ def way_to(model: str) -> tuple[Way, tuple[str, ...]]:
     known = _providers.provider_of(prefix) if name else None
     if known is None:
         raise UsageError(f"model {model!r} is of no known form; it takes {ACCEPTED}")
-    named_base = next((value for each in known.base_variables if (value := host_variable(each))), None)
+    variable = next((each for each in known.base_variables if host_variable(each)), "")
+    named_base = host_variable(variable)
+    if named_base and _WITH_LOGIN.search(named_base):
+        raise ProviderError(
+            f"{variable} has a user or a password in its URL, which records would tell; set it without them, as "
+            f"{model} gets a key of its own"
+        )
     if named_base is None and known.base is None and known.speaks:
         raise ProviderError(
             f"model {model} needs {known.base_variables[0]}, which is not set; export it and start again"

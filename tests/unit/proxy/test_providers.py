@@ -116,6 +116,26 @@ def test_a_url_of_ones_own_serves_what_it_is_known_to(provider: str, host: pytes
     assert way.parameters["api_base"] == "https://elsewhere/v4"
 
 
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("openai/m", "OPENAI_BASE_URL has a user or a password in its URL"),
+        ("groq/m", "GROQ_API_BASE has a user or a password in its URL"),
+        ("my/m@http://me:hunter2-secret@host/v1", "http://***@host/v1' has a user or a password in it"),
+        ("my/m@http://hunter2-secret@host/v1", "a server gets its key from BENCHFLOW_MODEL_API_KEY"),
+    ],
+    ids=["variable", "variable-of-litellm", "password", "user-alone"],
+)
+def test_no_password_is_taken_in_a_url(model: str, says: str, host: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "GROQ_API_KEY"):
+        host.setenv(name, "k")
+    for name in ("OPENAI_BASE_URL", "GROQ_API_BASE"):
+        host.setenv(name, "http://me:hunter2-secret@host/v1")
+    with pytest.raises((UsageError, ProviderError), match=re.escape(says)) as refused:
+        way_to(model)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_credentials_that_cannot_be_read_are_told(host: pytest.MonkeyPatch, tmp_path: Path) -> None:
     export(host, "vertex", tmp_path)
     host.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere.json"))

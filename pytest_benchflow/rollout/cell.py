@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.tasks.task import Step, Task
 
 SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"://[^/?#\s:@]*:([^/?#\s@]+)@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,9 @@ class Cell:
 
 
 def secret_values(agent_env: Mapping[str, str]) -> list[str]:
-    """Return the values of variables for the agent that must not be written: the host's, and those named like keys."""
-    return [value for name, value in agent_env.items() if SECRET_NAME.search(name) or value == host_variable(name)]
+    """Return what of the agent's variables must not be written: the host's, those named like keys, URLs' passwords."""
+    whole = [value for name, value in agent_env.items() if SECRET_NAME.search(name) or value == host_variable(name)]
+    return [*whole, *(found for value in agent_env.values() for found in _URL_PASSWORD.findall(value))]
 
 
 def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:

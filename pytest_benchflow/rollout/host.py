@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
@@ -42,14 +43,18 @@ class Host:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._gateway is not None:
-            await self._gateway.close()
-        if self._translation is not None:
-            await self._translation.close()
-        for backend in self._backends.values():
-            await backend.close()
-        if self._ledger is not None:
-            self._ledger.close()
+        async with AsyncExitStack() as stack:  # each is let go of, whatever the others raise
+            stack.callback(self._close_scratch)
+            if self._ledger is not None:
+                stack.callback(self._ledger.close)
+            for backend in self._backends.values():
+                stack.push_async_callback(backend.close)
+            if self._translation is not None:
+                stack.push_async_callback(self._translation.close)
+            if self._gateway is not None:
+                stack.push_async_callback(self._gateway.close)
+
+    def _close_scratch(self) -> None:
         self.scratch.close(keep=NAME if outlived(self.scratch.open() / NAME) else "")
 
     def use(self, backend: Backend) -> None:

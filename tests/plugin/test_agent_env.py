@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tests.plugin.bench import Bench
 
 SECRET = "invented-for-this-test-0123456789"
+PASSWORD = "hunter2-of-a-proxy"
 
 # Writes what it is given into the task's directory, where the verifier finds it.
 AGENT = """
@@ -49,7 +50,8 @@ def test_values_reach_the_agent_and_secrets_no_record(bench: Bench, monkeypatch:
         test='#!/bin/sh\ncat /app/seen\n[ "$(cat /app/out.txt)" = done ] && echo 1 > /logs/verifier/reward.txt\n'
     )
     bench.pytester.makeconftest(AGENT)
-    options = ("--benchflow-agent-env=PLAIN=some value", "--benchflow-agent-env=API_KEY")
+    mirror = f"MIRROR=http://me:{PASSWORD}@mirror:8080/simple"
+    options = [f"--benchflow-agent-env={each}" for each in ("PLAIN=some value", "API_KEY", mirror)]
     done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=writer", *options)
     assert done.parseoutcomes()["solved"] == 1
     (path,) = bench.rollouts()
@@ -57,7 +59,8 @@ def test_values_reach_the_agent_and_secrets_no_record(bench: Bench, monkeypatch:
     assert seen.startswith("some value ")
     for file in path.parent.rglob("*"):
         if file.is_file():
-            assert SECRET.encode() not in file.read_bytes(), file
+            for secret in (SECRET, PASSWORD):
+                assert secret.encode() not in file.read_bytes(), file
     assert SECRET not in done.stdout.str()
     assert bench.config(path)["agent_env"]["PLAIN"] == "some value"
 

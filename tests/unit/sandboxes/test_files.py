@@ -56,7 +56,7 @@ def test_privileges_are_not_copied(inside: InsideRoot, tmp_path: Path) -> None:
 
 
 def test_too_much_is_not_copied_out(inside: InsideRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_files, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(_files, "MAX_BYTES", 1000)
     (inside.root / "logs").mkdir()
     for name in "ab":
         (inside.root / "logs" / name).write_bytes(b"x" * 600)

@@ -290,6 +290,8 @@ class _Tunnel:
         if ssh is None:
             raise FileNotFoundError(2, "there is no ssh on this machine")
         parts = urlsplit(self._address)
+        if not parts.hostname:
+            raise OSError(22, "it names no host")
         place = self._place = self._place or Path(tempfile.mkdtemp(prefix="benchflow-ssh-"))
         (place / "sock").unlink(missing_ok=True)
         there = parts.path if parts.path not in ("", "/") else USUAL

@@ -36,7 +36,8 @@ _KINDS = ("unix://", "tcp://", "ssh://")
 
 def engine_address() -> str:
     """Return where the engine is, as DOCKER_HOST says it."""
-    return host_variable("DOCKER_HOST") or f"unix://{USUAL}"
+    address = host_variable("DOCKER_HOST")
+    return address if address and address != "unix://" else f"unix://{USUAL}"
 
 
 @functools.cache

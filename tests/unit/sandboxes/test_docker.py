@@ -15,6 +15,7 @@ import pytest
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.rollout.cell import resolve
 from pytest_benchflow.rollout.config import RolloutConfig
+from pytest_benchflow.sandboxes._engine import engine_address
 from pytest_benchflow.sandboxes.docker import DockerBackend, backend
 from tests.contracts.sandboxrig import make_task
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
             "tcp://user:secret@127.0.0.1:1", "no Docker engine answers at tcp://***@127.0.0.1:1 (Con", id="tcp"
         ),
         pytest.param("ssh://nobody@127.0.0.1:1", "at ssh://nobody@127.0.0.1:1 (ssh said: ", id="ssh"),
+        pytest.param("ssh://", "no Docker engine answers at ssh:// (it names no host)", id="ssh-to-nowhere"),
         pytest.param("npipe:////./pipe/docker", "the docker sandbox takes unix://, tcp://, ssh://; set", id="windows"),
         pytest.param("unix:///nowhere/docker.sock", "no Docker engine answers at /nowhere/docker.sock", id="no-daemon"),
     ],
@@ -42,6 +44,12 @@ def test_an_engine_that_cannot_be_used_is_named_with_the_reason(
     assert said in reason
     assert "\n" not in reason
     assert "secret" not in reason
+
+
+@pytest.mark.parametrize("said", ["", "unix://"], ids=["unset", "no-path"])
+def test_an_engine_without_a_path_is_at_the_usual_one(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("DOCKER_HOST", said)
+    assert engine_address() == "unix:///var/run/docker.sock"
 
 
 def test_what_is_no_engine_is_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -36,3 +36,13 @@ class LocalWorkers:
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """See the workers of an interrupted session ended before anybody looks for what it leaves.
+
+        Otherwise what they are just removing is told as left behind.
+        """
+        distributes: Any = session.config.pluginmanager.get_plugin("dsession")
+        if session.exitstatus == pytest.ExitCode.INTERRUPTED and distributes is not None:
+            distributes.pytest_sessionfinish()

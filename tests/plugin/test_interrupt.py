@@ -43,6 +43,7 @@ def test_an_interrupt_shows_the_table_and_what_was_cut_off(bench: Bench, workers
     lines = output.splitlines()
     assert any(line.startswith("a-quick-one  oracle  solved") for line in lines), output
     assert any(line.startswith("interrupted: jobs/") and "/b-endless__oracle__" in line for line in lines), output
+    assert "not removed" not in output  # what workers are still removing is not left behind
 
 
 def test_parity_that_is_ended_leaves_nothing(bench: Bench) -> None:

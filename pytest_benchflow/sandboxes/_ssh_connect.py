@@ -25,6 +25,7 @@ _CONNECT_SEC = 20.0
 _KEEPALIVE_SEC = 15
 _UNANSWERED_MS = 60_000  # sent data may stay unacknowledged for so long before the connection counts as broken
 _MOST_JUMPS = 8
+_NOTHING_TO_SHOW = "No authentication methods available"  # paramiko has no class of its own for it
 
 
 def _paramiko() -> Any:
@@ -108,14 +109,13 @@ def connect(host: SshHost, jumps: int = 0) -> Any:
         raise LoginError(_changed(login, error)) from error
     except paramiko.AuthenticationException as error:
         client.close()
-        raise LoginError(
-            f"{host} does not let {login.user} in: {error}; `ssh {_command(login)}` must work without a question, by a "
-            "key of ssh-agent or of ~/.ssh"
-        ) from error
+        raise LoginError(_refused(login, str(error))) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         client.close()
         if isinstance(error, LoginError | SandboxError):
             raise
+        if str(error) == _NOTHING_TO_SHOW:
+            raise LoginError(_refused(login, "there is no key to log in with")) from error
         raise SandboxError(f"{host} ({login.name}, port {login.port}) cannot be reached: {error}") from error
     transport = client.get_transport()
     assert transport is not None
@@ -153,6 +153,13 @@ def _remember(files: Sequence[Path], name: str, key: Any) -> None:
         files[0].parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with files[0].open("a") as known:
             known.write(f"{name} {key.get_name()} {key.get_base64()}\n")
+
+
+def _refused(login: Login, why: str) -> str:
+    return (
+        f"{login.host} does not let {login.user} in: {why}; `ssh {_command(login)}` must work without a question, by a "
+        "key of ssh-agent or of ~/.ssh"
+    )
 
 
 def _changed(login: Login, error: Any) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Installation, Network, Remain, Sandbox, SandboxSpec
     from pytest_benchflow.tasks.task import Task
 
-NO_HOST = f"no host was named; pass --benchflow-ssh-host={FORM}, once for each host"
+NO_HOST = f"no host was named; pass --benchflow-ssh-host={FORM}, once for each (pytest-benchflow: --ssh-host)"
 _AGAIN_SEC = 30.0
 _INSTALLED = "installation"  # what an installation's mount has as its source until a host is chosen
 _LOCAL = Capabilities(networks=frozenset({"proxy", "public", "allowlist", "none"}), limits=frozenset(), root=True)

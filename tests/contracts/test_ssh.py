@@ -112,6 +112,17 @@ def test_a_key_that_is_not_let_in_is_told(sshd: Sshd, connect: Connect, known: P
     assert f"does not let {sshd.user} in" in reason
 
 
+def test_nobody_who_has_no_key_is_let_in(sshd: Sshd, connect: Connect, known: Path) -> None:
+    known.with_name("config").write_text("Host *\n  IdentitiesOnly yes\n  IdentityFile none\n")
+    sshd.key.rename(sshd.key.with_name("elsewhere"))
+    try:
+        reason = connect(sshd).available()
+    finally:
+        sshd.key.with_name("elsewhere").rename(sshd.key)
+    assert reason is not None
+    assert f"does not let {sshd.user} in: there is no key to log in with; `ssh -p {sshd.port}" in reason
+
+
 def test_nobody_who_listens_is_told(connect: Connect, sshd: Sshd) -> None:
     reason = connect(sshd, "127.0.0.1:1").available()
     assert reason is not None

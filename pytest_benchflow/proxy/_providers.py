@@ -211,28 +211,31 @@ def environment_of(provider: Provider) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(tuple(prefixes))}
 
 
-def credentials_of(provider: Provider, model: str) -> dict[Setting, str]:
-    """Return what the host sets of a provider's credentials. Raises: ProviderError naming what is missing."""
-    needed = [[setting for setting in each if setting.required] for each in provider.credentials]
-    for alternative, required in zip(provider.credentials, needed, strict=True):
-        if all(_value(setting) for setting in required):
+def require(provider: Provider, model: str, base: str | None) -> None:
+    """Raise ProviderError naming all that a model needs and the host does not set, its URL among it."""
+    lacks = []
+    if provider.credentials and credentials_of(provider) is None:
+        needed = [[setting for setting in each if setting.required] for each in provider.credentials]
+        lacks.append(", or ".join(" and ".join(" or ".join(setting.variables) for setting in each) for each in needed))
+    if base is None and provider.base is None and provider.speaks and provider.base_variables:
+        lacks.append(provider.base_variables[0])
+    lacks += [" or ".join(setting.variables) for setting in provider.settings if _value(setting) is None]
+    if lacks:
+        told = "which is not set; export it" if len(lacks) == 1 else "which are not set; export them"
+        raise ProviderError(f"model {model} needs {'; and '.join(lacks)}, {told} and start again")
+
+
+def credentials_of(provider: Provider) -> dict[Setting, str] | None:
+    """Return what the host sets of the first of a provider's credentials that is whole, None when none is."""
+    for alternative in provider.credentials:
+        if all(_value(setting) for setting in alternative if setting.required):
             return {setting: value for setting in alternative if (value := _value(setting))}
-    if not needed:
-        return {}
-    told = ", or ".join(" and ".join(" or ".join(setting.variables) for setting in each) for each in needed)
-    raise ProviderError(f"model {model} needs {told}, which is not set; export it and start again")
+    return None
 
 
-def settings_of(provider: Provider, model: str) -> dict[str, str]:
-    """Return a provider's other parameters. Raises: ProviderError naming the variable that is not set."""
-    found = {}
-    for setting in provider.settings:
-        value = _value(setting)
-        if value is None:
-            names = " or ".join(setting.variables)
-            raise ProviderError(f"model {model} needs {names}, which is not set; export it and start again")
-        found[setting.parameter] = value
-    return found
+def settings_of(provider: Provider) -> dict[str, str]:
+    """Return a provider's other parameters, as far as the host sets them."""
+    return {setting.parameter: value for setting in provider.settings if (value := _value(setting)) is not None}
 
 
 def why_no_translation(provider: Provider) -> str | None:

@@ -30,6 +30,7 @@ ACCEPTED = (
     "own), <provider>/<model> as LiteLLM names it, or script/<file>"
 )
 _AT_URL = re.compile(r"(?P<provider>[^@/]*)/(?P<model>[^@]+)@(?P<url>https?://[^\s@]+)\Z")
+_NO_SCHEME = re.compile(r"[^@]+@[\w.-]+:\d+(/\S*)?\Z")
 _WITH_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
 _SECRET_NAME = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
 
@@ -156,7 +157,7 @@ def way_to(model: str) -> tuple[Way, tuple[str, ...]]:
             provider = replace(named, credentials=SERVER.credentials, base_variables=())
         return _way(provider, model, at_url["model"], at_url["url"])
     prefix, _, name = model.partition("/")
-    known = _providers.provider_of(prefix) if name else None
+    known = _providers.provider_of(prefix) if name and not _NO_SCHEME.match(model) else None
     if known is None:
         raise UsageError(f"model {model!r} is of no known form; it takes {ACCEPTED}")
     variable = next((each for each in known.base_variables if host_variable(each)), "")
@@ -166,10 +167,6 @@ def way_to(model: str) -> tuple[Way, tuple[str, ...]]:
             f"{variable} has a user or a password in its URL, which records would tell; set it without them, as "
             f"{model} gets a key of its own"
         )
-    if named_base is None and known.base is None and known.speaks:
-        raise ProviderError(
-            f"model {model} needs {known.base_variables[0]}, which is not set; export it and start again"
-        )
     return _way(known, model, name, named_base)
 
 
@@ -177,8 +174,9 @@ def _way(provider: Provider, full: str, model: str, own_base: str | None) -> tup
     """Return the way to a provider's model; `own_base` is a URL that the user names."""
     from pytest_benchflow.proxy._routed import Way
 
-    credentials = _providers.credentials_of(provider, full)
-    settings = _providers.settings_of(provider, full)
+    _providers.require(provider, full, own_base)
+    credentials = _providers.credentials_of(provider) or {}
+    settings = _providers.settings_of(provider)
     base = (own_base or provider.base or "").rstrip("/")
     if own_base and provider.version:
         base = base.removesuffix(provider.version) + provider.version

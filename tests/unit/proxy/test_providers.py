@@ -94,6 +94,17 @@ def test_other_names_lead_to_the_same_rows(host: pytest.MonkeyPatch) -> None:
     assert way_to("google/m")[0].key_source == "GOOGLE_API_KEY"
 
 
+def test_all_that_is_missing_is_named_at_once(host: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_API_KEY", "AZURE_API_BASE", "AZURE_API_VERSION"):
+        host.delenv(name, raising=False)
+    said = "needs AZURE_API_KEY; and AZURE_API_BASE; and AZURE_API_VERSION, which are not set; export them"
+    with pytest.raises(ProviderError, match=said):
+        provider_route("azure/m")
+    host.setenv("AZURE_API_BASE", "https://one.example")
+    with pytest.raises(ProviderError, match="needs AZURE_API_KEY; and AZURE_API_VERSION, which are not set"):
+        provider_route("azure/m")
+
+
 def test_names_of_litellm_are_known_with_their_keys(host: pytest.MonkeyPatch) -> None:
     host.delenv("GROQ_API_KEY", raising=False)
     with pytest.raises(ProviderError, match="model groq/llama needs GROQ_API_KEY, which is not set"):

@@ -52,8 +52,8 @@ def test_only_a_script_needs_pydantic() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    ["", "gpt-5", "openai/", "/", "script/", "vendor/name@", "vendor/name@ftp://host/v1", "vendor/name"],
-    ids=["empty", "no-provider", "no-name", "slash", "no-file", "no-url", "other-scheme", "unknown-provider"],
+    ["", "gpt-5", "openai/", "/", "script/", "vendor/name@", "vendor/name@ftp://host/v1", "vendor/name", "a/m@box:80"],
+    ids=["empty", "no-provider", "no-name", "slash", "no-file", "no-url", "other-scheme", "unknown", "no-scheme"],
 )
 def test_a_name_of_no_known_form_is_met_with_the_forms(task: Task, model: str) -> None:
     with pytest.raises(UsageError, match=r"it takes replay, openai/<model>, anthropic/<model>"):

@@ -156,6 +156,9 @@ class Commands:
         found = await self._box.get(names)
         code, left, sizes, out, err = (found.get(name, b"") for name in names)
         total = [int(word) for word in sizes.split()] or [0, 0]
+        kept = [min(size, HEAD_BYTES + TAIL_BYTES) for size in total]
+        if code.strip() and [len(out), len(err)] != kept:
+            raise SandboxError(f"a command left {kept} bytes of output, and {len(out)} and {len(err)} came")
         run.kept = left.strip() not in (b"0", b"") and not timed_out
         await self._forget(run)
         # Its shell was killed by what it ran when there is no code.

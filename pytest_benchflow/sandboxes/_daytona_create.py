@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._daytona_api import GoneError, is_refusal_for_now
 from pytest_benchflow.sandboxes._daytona_image import intervals, resources
-from pytest_benchflow.sandboxes._labels import OWNER, SCRATCH, labels_for, owner_of
+from pytest_benchflow.sandboxes._labels import SCRATCH, check_ours, labels_for, owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ async def _remove_late(api: Api, labels: Mapping[str, str], error: BaseException
     try:
         for wait in _LATE_SEC:
             await asyncio.sleep(wait)
-            if await remove_labelled(api, labels):
+            if await remove_made_for(api, labels[SCRATCH]):
                 return
             if isinstance(error, SandboxError) and not api.is_transient(error.__cause__):
                 return
@@ -86,10 +86,15 @@ async def _remove_late(api: Api, labels: Mapping[str, str], error: BaseException
         error.add_note(f"whether it left a sandbox is not known: {second}")
 
 
-async def remove_labelled(api: Api, labels: Mapping[str, str]) -> int:
-    """Remove the sandboxes that have exactly this owner and scratch directory; return how many there were."""
-    wanted = {name: labels[name] for name in (OWNER, SCRATCH)}
-    found = [each for each in await listed(api, wanted) if wanted.items() <= (each.labels or {}).items()]
+async def remove_made_for(api: Api, scratch: str) -> int:
+    """Remove the sandboxes that were made for a scratch directory; return how many there were.
+
+    Raises: SandboxError, also for one that bears another owner's name, of which nothing is removed.
+    """
+    owner = owner_of("daytona")
+    found = [each for each in await listed(api, {SCRATCH: scratch}) if (each.labels or {}).get(SCRATCH) == scratch]
+    for handle in found:
+        check_ours(handle.labels, owner)
     for handle in found:
         await delete(api, handle)
     return len(found)

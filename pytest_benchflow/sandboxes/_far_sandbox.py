@@ -14,7 +14,7 @@ from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._tar import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from pathlib import Path
 
     from pytest_benchflow.contracts import Endpoint, Mount, Network, PhaseName, SandboxSpec
@@ -38,7 +38,7 @@ class FarSandbox:
     backend = "ssh"
     transport = "ssh"
 
-    def __init__(self, spec: SandboxSpec, far: Far, aside: Aside, slot: Slot) -> None:
+    def __init__(self, spec: SandboxSpec, far: Far, aside: Aside, slot: Slot, again: Callable[[], bool]) -> None:
         self.id = spec.id
         self.workdir = "/app"
         self.limits: Mapping[str, Any] = {}
@@ -46,6 +46,7 @@ class FarSandbox:
         self._far = far
         self._aside = aside
         self._slot = slot
+        self._again = again  # removes what is left over a new connection
         self._key = key_of(spec.scratch)
         self._network: Network = "none"
         self._runs = itertools.count(1)
@@ -156,11 +157,22 @@ class FarSandbox:
         try:
             await self._on(self._far.call("stop", key=self._key))
         except SandboxError:
-            # Without a connection the far side ends by itself, with all it made.
+            # Without a connection the far side ends by itself, with all it made; until then it may be there.
             if self._far.lost is None:
                 raise
+            await self._stop_anew()
         finally:
             self._slot.free()
+
+    async def _stop_anew(self) -> None:
+        """Remove it over a connection of its own. Raises: SandboxError when it is not seen gone."""
+        why = "its far side does not end"
+        try:
+            if await asyncio.to_thread(self._again):
+                return
+        except SandboxError as error:
+            why = str(error)
+        raise SandboxError(f"sandbox {self.id} could not be removed, the next start tries again: {why}")
 
 
 class FarProcess:

@@ -13,7 +13,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Literal
 
-from pytest_benchflow.errors import UsageError
+from pytest_benchflow.errors import SandboxError, UsageError
 from pytest_benchflow.settings import cache_dir, host_variable
 
 if TYPE_CHECKING:
@@ -61,6 +61,12 @@ def whose(found: Mapping[str, str], owner: str) -> tuple[Whose, str]:
     if mark not in ("1", f"1:{named}"):
         return "orphan", f"{MANAGED}={mark!r} does not fit {OWNER}={named!r}"
     return ("ours" if named == owner else "others"), ""
+
+
+def check_ours(found: Mapping[str, str], owner: str) -> None:
+    """See that what was made for a scratch directory of ours bears our name. Raises: SandboxError."""
+    if whose(found, owner)[0] != "ours":
+        raise SandboxError(f"what was made for {found.get(SCRATCH)} is {found.get(OWNER)!r}'s, and we are {owner}")
 
 
 def owner_of(backend: str) -> str:

@@ -285,6 +285,8 @@ class MachineSandbox:
             process.close()
             if code == 44:
                 raise FileNotFoundError(f"{source} is not a file or a directory; links are not followed")
+            if code not in (0, 1):  # 1: a file changed while it was read
+                raise SandboxError(f"{source} cannot be copied from {self._plain.host}: tar ended with {code}")
             file.seek(0)
             await asyncio.to_thread(_unpack, file, target)
 
@@ -317,7 +319,10 @@ class MachineSandbox:
         try:
             if self._made and self._plain.lost is None:
                 await self._end_phase()
-                await self._script(CLEAR, self._key)
+                cleared = await self._script(CLEAR, self._key)
+                if cleared.exit_code != 0:
+                    said = cleared.stderr.strip()[-300:]
+                    raise SandboxError(f"what was made on {self._plain.host} could not be removed: {said}")
             elif self._made and not await asyncio.to_thread(self._again):
                 raise SandboxError(f"what was made on {self._plain.host} could not be removed; the next start tries")
             self._made = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._afar import Copies
 from pytest_benchflow.sandboxes._docker_image import have_image
-from pytest_benchflow.sandboxes._labels import OWNER, SCRATCH, owner_of, whose
+from pytest_benchflow.sandboxes._labels import SCRATCH, check_ours, owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,10 +197,7 @@ def remove_all(engine: Engine, scratch: Path) -> None:
     def ours(found: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
         of_it = [each for each in found or () if (each.get("Labels") or {}).get(SCRATCH) == str(scratch)]
         for each in of_it:
-            if whose(each["Labels"], owner)[0] != "ours":
-                raise SandboxError(
-                    f"what was made for {scratch} is {each['Labels'].get(OWNER)!r}'s, and we are {owner}"
-                )
+            check_ours(each["Labels"], owner)
         return of_it
 
     for each in ours(engine.ask("containers", all=True, filters=wanted)):

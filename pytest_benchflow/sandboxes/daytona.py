@@ -15,13 +15,13 @@ from pytest_benchflow.errors import SandboxError, UnsupportedError, UsageError
 from pytest_benchflow.sandboxes._daytona_api import Api, GoneError, api_url, why_unavailable
 from pytest_benchflow.sandboxes._daytona_box import Box
 from pytest_benchflow.sandboxes._daytona_commands import Command, Commands
-from pytest_benchflow.sandboxes._daytona_create import create, delete, listed, remove_labelled
+from pytest_benchflow.sandboxes._daytona_create import create, delete, listed, remove_made_for
 from pytest_benchflow.sandboxes._daytona_files import check_path, download, put_tree, upload
 from pytest_benchflow.sandboxes._daytona_image import Plan, lay_out_copies, plan, why_unsupported
 from pytest_benchflow.sandboxes._daytona_install import install
 from pytest_benchflow.sandboxes._daytona_model import ModelWay
 from pytest_benchflow.sandboxes._daytona_users import READ, ROOT, Account, find, is_root
-from pytest_benchflow.sandboxes._labels import MANAGED, OWNER, SCRATCH, owner_of
+from pytest_benchflow.sandboxes._labels import MANAGED, OWNER, owner_of
 from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
@@ -128,15 +128,17 @@ class DaytonaBackend:
         return api_url()
 
     def reap(self, scratch: Path, place: str) -> bool:
-        """Remove what a killed process left at `place` of the sandbox with this scratch directory, and of no other."""
+        """Remove what a killed process left at `place` of the sandbox with this scratch directory, and of no other.
+
+        False also where what was made bears another owner's name, as BENCHFLOW_DAYTONA_OWNER may have changed since.
+        """
         if self.available() is not None or place != self.place:
             return False
-        wanted = {OWNER: owner_of(self.name), SCRATCH: str(scratch)}
         done: list[bool] = []
 
         def work() -> None:
             with contextlib.suppress(SandboxError):
-                asyncio.run(_with_api(lambda api: remove_labelled(api, wanted)))
+                asyncio.run(_with_api(lambda api: remove_made_for(api, str(scratch))))
                 done.append(True)
 
         # A thread of its own: the caller may be one that runs a loop.

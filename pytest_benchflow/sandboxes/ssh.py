@@ -189,7 +189,8 @@ class SshBackend:
         far = fit[host]
         if isinstance(far, Plain):
             return _Chosen(far, slot)
-        sandbox = FarSandbox(spec, far, self._aside, slot)
+        again = functools.partial(reap, host, key_of(spec.scratch))
+        sandbox = FarSandbox(spec, far, self._aside, slot, again)
         try:
             mounts: list[Mount] = []
             for each in spec.mounts:

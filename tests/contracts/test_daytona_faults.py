@@ -216,7 +216,11 @@ def test_one_key_of_three_operators_and_slow_pages_lose_only_what_is_ours(
     assert daytona.sandboxes[ours].labels["benchflow.owner"] == "bob"
     assert daytona.sandboxes[ours].labels["benchflow.managed"] == "1:bob"
     assert len(rig.run(rig.backend.remains())) == 501
-    assert rig.backend.reap(spec.scratch, rig.backend.place)
+    monkeypatch.setenv("BENCHFLOW_DAYTONA_OWNER", "ann")
+    assert rig.backend.reap(spec.scratch, rig.backend.place) is False
+    assert ours in daytona.sandboxes
+    monkeypatch.setenv("BENCHFLOW_DAYTONA_OWNER", "bob")
+    assert rig.backend.reap(spec.scratch, rig.backend.place) is True
     assert set(daytona.sandboxes) == others
     rig.run(sandbox.stop())
 

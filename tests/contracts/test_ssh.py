@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -236,7 +236,8 @@ def test_a_server_that_stays_away_is_told_of(
         own_sshd.stop()
         with pytest.raises(SandboxError, match=r"was lost and could not be made again: .*cannot be reached"):
             await sandbox.exec(["sleep", "60"])
-        await sandbox.stop()
+        with pytest.raises(SandboxError, match=r"could not be removed, .*cannot be reached"):
+            await sandbox.stop()
 
     with Rig(backend, tmp_path) as rig:
         rig.run(main(rig))
@@ -314,7 +315,8 @@ def test_rollouts_leave_a_lost_host_and_fail_when_there_is_no_other(
         own_sshd.stop()
         with pytest.raises(SandboxError, match="was lost"):
             await sandbox.exec(["sleep", "60"])
-        await sandbox.stop()
+        with pytest.raises(SandboxError, match="could not be removed"):
+            await sandbox.stop()
         assert await asyncio.to_thread(backend.available) is None
         sandbox = await backend.create(rig.spec())
         assert sandbox.limits["host"]["applied"] == other.address
@@ -324,7 +326,8 @@ def test_rollouts_leave_a_lost_host_and_fail_when_there_is_no_other(
         assert await asyncio.to_thread(backend.available) is None
         with pytest.raises(SandboxError, match="was lost"):
             await backend.create(rig.spec())
-        await sandbox.stop()
+        with pytest.raises(SandboxError, match="could not be removed"):
+            await sandbox.stop()
 
     assert backend.available() is None
     try:
@@ -359,6 +362,17 @@ def test_on_such_a_machine_nothing_is_touched_that_was_there(plain_backend: SshB
         last = rig.create()
         assert rig.sh(last, "cat /srv/mine/app/file; ls /app").stdout == "precious\n"
         rig.sh(last, "rm -r /srv/mine")
+
+
+def test_what_such_a_machine_does_not_remove_is_told(plain_backend: SshBackend, tmp_path: Path) -> None:
+    with Rig(plain_backend, tmp_path) as rig:
+        sandbox: Any = rig.create()
+        rig.sh(sandbox, "echo /proc/version >> /var/tmp/benchflow-rollout/made")
+        with pytest.raises(SandboxError, match=r"could not be removed: .*/proc/version"):
+            rig.run(sandbox.stop())
+        rig.run(sandbox._script("sed -i /proc/d /var/tmp/benchflow-rollout/made"))
+        rig.run(sandbox.stop())
+        assert rig.sh(rig.create(), "ls /app").stdout == ""
 
 
 def test_on_such_a_machine_a_cut_connection_is_told_and_nothing_stays(

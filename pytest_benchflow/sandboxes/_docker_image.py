@@ -127,7 +127,7 @@ def _pull(engine: Engine, name: str, given_up: threading.Event) -> None:
     with _turn(name):
         if _is_there(engine, name):
             return
-        lines = engine.progress("/images/create", {"fromImage": name}, engine.registry_header(name))
+        lines = engine.progress("/images/create", {"fromImage": name}, engine.registry_header(name), given_up)
         with contextlib.closing(lines):
             for line in lines:
                 if "error" in line:
@@ -155,7 +155,7 @@ def _build(engine: Engine, recipe: Recipe, name: str, given_up: threading.Event)
         params = {"dockerfile": _DOCKERFILE, "t": name, "rm": "1", "forcerm": "1", "labels": json.dumps({LABEL: "1"})}
         params |= {"buildargs": json.dumps(recipe.args)} if recipe.args else {}
         params |= {"target": recipe.target} if recipe.target else {}
-        lines = engine.progress("/build", params, {"Content-Type": "application/x-tar"}, context)
+        lines = engine.progress("/build", params, {"Content-Type": "application/x-tar"}, given_up, context)
         with contextlib.closing(lines):
             for line in lines:
                 if "error" in line:

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import secrets
+import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +23,13 @@ from pytest_benchflow.sandboxes._dial import USUAL, dial, hang_up, shown, socket
 from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
     from pytest_benchflow.sandboxes._dial import Tls
 
 _PROBE_SEC = 10
 _CALL_SEC = 120
+_LOOK_SEC = 0.5
 _THREADS = 16
 _OLDEST = "1.24"  # of the interface; no more than a name until the engine has told its own
 _INSTEAD = "or use --benchflow-sandbox=local"
@@ -218,18 +220,19 @@ class Engine:
         return {"X-Registry-Auth": header.decode() if isinstance(header, bytes) else header} if header else {}
 
     def progress(
-        self, path: str, params: dict[str, Any], headers: dict[str, str], body: Any = None
+        self, path: str, params: dict[str, Any], headers: dict[str, str], given_up: threading.Event, body: Any = None
     ) -> Generator[dict[str, Any]]:
-        """Yield what the engine tells while it works; closed early, the engine stops. Its refusal is a line as well."""
+        """Yield what the engine tells while it works; closed early or given up, it stops. Its refusal is a line too."""
         url = f"{self.api.base_url}/v{self.api.api_version}{path}"
         # No limit on the time between two lines: whoever waits for the whole has one.
         with self.api.post(url, params=params, headers=headers, data=body, stream=True, timeout=None) as answer:
             if answer.status_code >= 400:
                 yield {"error": answer.json().get("message", answer.text)}
                 return
-            for line in answer.iter_lines():
-                if line:
-                    yield json.loads(line)
+            with _cut_when(given_up, answer.raw.fileno()):
+                for line in answer.iter_lines():
+                    if line:
+                        yield json.loads(line)
 
     def _refuse(self, error: Exception) -> NoReturn:
         said = _first_line(error)
@@ -279,6 +282,28 @@ class Engine:
             raise SandboxError(f"{what} took over {limit:g} s") from None
         finally:
             given_up.set()
+
+
+@contextlib.contextmanager
+def _cut_when(given_up: threading.Event, descriptor: int) -> Iterator[None]:
+    """Shut a connection down when it is given up: a step may say nothing for ever to whoever reads of it."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_SEC):
+            if given_up.is_set():
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+                return
+
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        watcher = threading.Thread(target=watch, name="docker-cut", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
 
 
 def _docker_tls(docker: Any, tls: Tls) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +84,18 @@ def test_a_build_that_takes_too_long_is_given_up(rig: Rig, tmp_path: Path) -> No
     task = make_task(tmp_path / "task", dockerfile=f"FROM {IMAGE}\nRUN sleep 2\n", build_timeout_sec=0.5)
     with pytest.raises(SandboxError, match=r"building .*Dockerfile took over 0.5 s"):
         rig.create(task)
+
+
+def test_a_build_that_was_given_up_does_not_go_on(rig: Rig, docker_engine: str, tmp_path: Path) -> None:
+    step = "sleep 600 # without a word"
+    task = make_task(tmp_path / "task", dockerfile=f"FROM {IMAGE}\nRUN {step}\n", build_timeout_sec=3)
+    with pytest.raises(SandboxError, match="took over 3 s"):
+        rig.create(task)
+    with contextlib.closing(client(docker_engine)) as engine:
+        until = time.monotonic() + 60  # the engine stops by itself when nobody listens any more
+        while left := [each for each in engine.containers() if step in each["Command"]]:
+            assert time.monotonic() < until, left
+            time.sleep(0.2)
 
 
 def test_an_image_that_nobody_has_says_why(rig: Rig, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pytest_benchflow.sandboxes._compose_values import (
     as_nanoseconds,
     as_pairs,
     as_words,
+    check_size,
     interpolate,
 )
 
@@ -96,7 +97,8 @@ def read_compose(task: Task, values: Mapping[str, str] | None = None) -> Compose
         values = {name: "" if "$" in said else said for name, said in task.environment.env.items()}
     try:
         document = yaml.safe_load(task.compose_file.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        check_size(document)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise TaskError(f"{task.compose_file} cannot be read: {' '.join(str(error).split())}") from error
     return _File(task, task.compose_file, {**_harness_values(task), **values}).read(document)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+_MOST_VALUES = 10_000
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIMES = {"us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
 _VARIABLE = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)(?:(:?[-+?])((?:[^{}]|\{[^{}]*\})*))?\})")
@@ -64,6 +65,18 @@ def as_nanoseconds(value: Any, where: str) -> int:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{where} is {value!r}; it takes a duration such as 10s")
     return int(sum(float(number) * _TIMES[unit] for number, unit in parts))
+
+
+def check_size(document: Any) -> None:
+    """Count what a document holds with its aliases written out. Raises: ValueError for too much, or without an end."""
+    waiting, count = [document], 0
+    while waiting:
+        value = waiting.pop()
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        waiting.extend(inside)
+        count += 1
+        if count + len(waiting) > _MOST_VALUES:
+            raise ValueError(f"its aliases (*NAME) make more than {_MOST_VALUES} values of it, or contain themselves")
 
 
 def interpolate(value: Any, values: Mapping[str, str], unset: Callable[[str], Exception]) -> Any:

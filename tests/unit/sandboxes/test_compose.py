@@ -82,6 +82,17 @@ def test_what_is_not_understood_is_a_skip_that_names_the_key(tmp_path: Path, tex
             "a, b depend on each other",
             id="circle",
         ),
+        pytest.param(
+            "".join(f"x-{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else '1'] * 9)}]\n" for n in range(8))
+            + "services: {main: {environment: *a7}}",
+            r"its aliases \(\*NAME\) make more than 10000 values of it",
+            id="more-than-memory-holds",
+        ),
+        pytest.param(
+            "services: {db: &db {image: a, environment: *db}}",
+            r"its aliases .* or contain themselves",
+            id="in-itself",
+        ),
     ],
 )
 def test_a_mistake_in_it_is_told(tmp_path: Path, text: str, said: str) -> None:

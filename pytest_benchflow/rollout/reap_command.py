@@ -21,7 +21,7 @@ Remove the sandboxes that killed sessions left, wherever they are, and complete 
 Only what bears exactly your owner's name is removed: BENCHFLOW_<SANDBOX>_OWNER, such as BENCHFLOW_DAYTONA_OWNER, else
 a name of this user on this machine. Kept are those of live sessions, young ones, those that were active within 15
 minutes or may be by their time limits, and those whose age is not known. Labels that fit nobody are warned about.
-Exit codes: 0 fine; 1 something was not removed, or a sandbox that was named could not be asked; 2 wrong use.
+Exit codes: 0 fine; 1 one was not removed, or a kind did not answer or, if named, is not available; 2 wrong use.
 """
 _AGE = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}

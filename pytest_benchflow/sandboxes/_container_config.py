@@ -87,12 +87,16 @@ def _limited(environment: Environment, engine: Mapping[str, Any], limits: dict[s
             applied.update(options if known else {})
             how = "control group" if known else "nothing: this engine cannot"
             limits[key] = {"asked": asked, "applied": how}
+            if not known and key != "processes":
+                limits[key]["warning"] = f"the task asks for {key}, which this Docker engine does not hold"
 
     memory = (environment.memory_mb or 0) << 20
     ask("memory_mb", environment.memory_mb, "MemoryLimit", {"Memory": memory, "MemorySwap": memory})
     # An engine refuses more processors than it has.
     cpus = min(environment.cpus or 0, float(engine.get("NCPU") or 1))
     ask("cpus", environment.cpus, "CpuCfsQuota", {"NanoCpus": int(cpus * 1e9)})
+    if cpus < (environment.cpus or 0):
+        limits["cpus"]["warning"] = f"the task asks for {environment.cpus:g} processors; the Docker engine has {cpus:g}"
     ask("processes", MAX_PROCESSES, "PidsLimit", {"PidsLimit": MAX_PROCESSES})
     if environment.storage_mb is not None:
         limits["storage_mb"] = {"asked": environment.storage_mb, "applied": "nothing: the engine's disk is shared"}

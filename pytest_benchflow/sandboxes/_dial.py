@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import contextlib
 import functools
-import re
 import shutil
 import socket
 import subprocess
@@ -334,8 +333,3 @@ def hang_up(address: str) -> None:
     """Let go of what leads to an engine."""
     if address.startswith("ssh://"):
         _tunnel(address).close()
-
-
-def shown(address: str) -> str:
-    """Return an address without a password."""
-    return re.sub(r"//[^/@]*:[^/@]*@", "//***@", address)

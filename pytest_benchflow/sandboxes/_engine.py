@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes._dial import USUAL, dial, hang_up, shown, socket_of, tls_of
+from pytest_benchflow.sandboxes._dial import USUAL, dial, hang_up, socket_of, tls_of
 from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ _KINDS = ("unix://", "tcp://", "ssh://")
 
 
 def engine_address() -> str:
-    """Return where the engine is, as DOCKER_HOST says it."""
-    address = host_variable("DOCKER_HOST")
-    return address if address and address != "unix://" else f"unix://{USUAL}"
+    """Return where the engine is, as DOCKER_HOST says it, without a password: nothing asks for one."""
+    address = re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", host_variable("DOCKER_HOST") or "unix://")
+    return address if address != "unix://" else f"unix://{USUAL}"
 
 
 @functools.cache
@@ -47,21 +48,21 @@ def why_no_engine(address: str) -> str | None:
     """Return why no engine can be used there, None when one can; asked once for each address and process."""
     if importlib.util.find_spec("docker") is None:
         return "the docker sandbox needs a package more; pip install 'pytest-benchflow[docker]'"
-    where = shown(address)
+    where = address.removeprefix("unix://")
     if not address.startswith(_KINDS):
-        return f"DOCKER_HOST is {where}; the docker sandbox takes {', '.join(_KINDS)}; set one of them, {_INSTEAD}"
+        return f"DOCKER_HOST is {address}; the docker sandbox takes {', '.join(_KINDS)}; set one of them, {_INSTEAD}"
     try:
         kind = _kind_of(address)
     except PermissionError:
         return (
-            f"this user may not speak to the Docker engine at {where.removeprefix('unix://')}; "
+            f"this user may not speak to the Docker engine at {where}; "
             f"run pytest as root or as a member of its group, {_INSTEAD}"
         )
     except (OSError, ValueError) as error:
         why = _why_not_reached(error)
-        return f"no Docker engine answers at {where.removeprefix('unix://')} ({why}); start one or set DOCKER_HOST"
+        return f"no Docker engine answers at {where} ({why}); start one or set DOCKER_HOST"
     if kind is None:
-        return f"what answers at {where.removeprefix('unix://')} is no Docker engine; set DOCKER_HOST to one"
+        return f"what answers at {where} is no Docker engine; set DOCKER_HOST to one"
     if kind == _TLS_WANTED:
         return (
             f"the Docker engine at {where} wants TLS; set DOCKER_TLS_VERIFY=1, and DOCKER_CERT_PATH to the directory "
@@ -102,7 +103,7 @@ class Engine:
     def __init__(self, address: str) -> None:
         docker: Any = importlib.import_module("docker")
         self.address = address
-        self.name = shown(address).removeprefix("unix://")  # for people
+        self.name = address.removeprefix("unix://")  # for people
         path, tls = socket_of(address), tls_of(address)
         options = {"base_url": f"unix://{path}" if path else address, "timeout": _CALL_SEC}
         options |= {"tls": _docker_tls(docker, tls)} if tls else {}
@@ -127,7 +128,7 @@ class Engine:
                     dial(address).close()  # the client leaves its socket open where nobody listens
                     _engines[address] = Engine(address)
                 except Exception as error:
-                    raise SandboxError(f"the Docker engine at {shown(address)} does not answer: {error}") from error
+                    raise SandboxError(f"the Docker engine at {address} does not answer: {error}") from error
             return _engines[address]
 
     @staticmethod

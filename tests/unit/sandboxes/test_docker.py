@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_benchflow.contracts import SandboxSpec
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.rollout.cell import resolve
 from pytest_benchflow.rollout.config import RolloutConfig
+from pytest_benchflow.sandboxes._container_config import container_config
 from pytest_benchflow.sandboxes._engine import engine_address
 from pytest_benchflow.sandboxes.docker import DockerBackend, backend
 from tests.contracts.sandboxrig import make_task
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     ("address", "said"),
     [
         pytest.param(
-            "tcp://user:secret@127.0.0.1:1", "no Docker engine answers at tcp://***@127.0.0.1:1 (Con", id="tcp"
+            "tcp://user:secret@127.0.0.1:1", "no Docker engine answers at tcp://user@127.0.0.1:1 (Con", id="tcp"
         ),
         pytest.param("ssh://nobody@127.0.0.1:1", "at ssh://nobody@127.0.0.1:1 (ssh said: ", id="ssh"),
         pytest.param("ssh://", "no Docker engine answers at ssh:// (it names no host)", id="ssh-to-nowhere"),
@@ -43,7 +45,7 @@ def test_an_engine_that_cannot_be_used_is_named_with_the_reason(
     assert reason is not None
     assert said in reason
     assert "\n" not in reason
-    assert "secret" not in reason
+    assert "secret" not in reason + backend.place
 
 
 @pytest.mark.parametrize("said", ["", "unix://"], ids=["unset", "no-path"])
@@ -156,3 +158,26 @@ def test_a_container_cannot_be_kept(tmp_path: Path) -> None:
     config = RolloutConfig(task=task, agent="nop", sandbox=there, keep_sandbox=True)
     with pytest.raises(UsageError, match="--benchflow-keep-sandbox takes the local one"):
         resolve(config)
+
+
+@pytest.mark.parametrize(
+    ("engine", "warned"),
+    [
+        ({"MemoryLimit": True, "CpuCfsQuota": True, "NCPU": 8, "PidsLimit": True}, {}),
+        (
+            {"MemoryLimit": False, "CpuCfsQuota": True, "NCPU": 2},
+            {"memory_mb": "does not hold", "cpus": "has 2"},
+        ),
+        ({"MemoryLimit": True, "NCPU": 8}, {"cpus": "does not hold"}),
+    ],
+    ids=["all-held", "no-memory-and-few-processors", "no-share-of-processors"],
+)
+def test_a_limit_that_an_engine_does_not_hold_is_warned_of(
+    tmp_path: Path, engine: dict[str, Any], warned: dict[str, str]
+) -> None:
+    task = make_task(tmp_path, docker_image="debian:12", cpus=4, memory_mb=512)
+    limits: dict[str, Any] = {}
+    container_config(SandboxSpec("s", task, tmp_path), "sha256:1", "name", engine, limits, beside=False)
+    found = {key: limit["warning"] for key, limit in limits.items() if "warning" in limit}
+    assert found.keys() == warned.keys()
+    assert all(text in found[key] for key, text in warned.items())

@@ -208,7 +208,7 @@ class FarProcess:
         await self._aside.run(end())
 
     async def read(self, limit: int = 65536) -> bytes:
-        """Return up to `limit` bytes of stdout as soon as there are any; b"" at its end."""
+        """Return up to `limit` bytes of stdout as soon as there are any; b"" at its end. Raises: SandboxError."""
         return await self._aside.run(self._read("stdout", limit))
 
     async def read_stderr(self, limit: int = 65536) -> bytes:
@@ -218,7 +218,10 @@ class FarProcess:
     async def _read(self, name: str, limit: int) -> bytes:
         try:
             return await self._streams[name].read(limit)
-        except ConnectionError:
+        except ConnectionError as error:
+            # What a lost connection ends is not at its end.
+            if self._far.lost is not None:
+                raise SandboxError(self._far.lost) from error
             return b""
 
     async def wait(self) -> int:

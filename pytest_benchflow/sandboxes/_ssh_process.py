@@ -98,7 +98,7 @@ class SshProcess:
             await asyncio.to_thread(self._channel.shutdown_write)
 
     async def read(self, limit: int = 65536) -> bytes:
-        """Return up to `limit` bytes of stdout as soon as there are any; b"" at its end."""
+        """Return up to `limit` bytes of stdout as soon as there are any; b"" at its end. Raises: SandboxError."""
         return await self._next("out", limit)
 
     async def read_stderr(self, limit: int = 65536) -> bytes:
@@ -111,11 +111,20 @@ class SshProcess:
             data = await queue.get()
             if not data:
                 queue.put_nowait(b"")  # the end stays the end
+                if self._is_cut:
+                    raise SandboxError(f"the connection to {self._where} was lost")
                 return b""
             rest += data
         found = bytes(rest[:limit])
         del rest[:limit]
         return found
+
+    @property
+    def _is_cut(self) -> bool:
+        """Tell whether its output ended because the connection did."""
+        transport = self._channel.get_transport()
+        told = self._killed or self._channel.exit_status >= 0
+        return not told and (transport is None or not transport.is_active())
 
     async def wait(self) -> int:
         """Wait for the end and return the exit code (negative: the signal). Raises: SandboxError without connection."""

@@ -89,6 +89,7 @@ class Collected:
         self._head = bytearray()
         self._tail = bytearray()
         self._cut = 0
+        self.count = 0  # bytes that came
 
     async def fill(self, read: Callable[[int], Awaitable[bytes]]) -> None:
         """Read to the end; what was read so far stays when this is cancelled."""
@@ -97,6 +98,7 @@ class Collected:
 
     def add(self, chunk: bytes) -> None:
         """Add what came next."""
+        self.count += len(chunk)
         room = HEAD_BYTES - len(self._head)
         self._head += chunk[:room] if room > 0 else b""
         self._tail += chunk[max(room, 0) :]

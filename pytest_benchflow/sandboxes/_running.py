@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _GRACE_SEC = 0.5
+# As long as a slow way brings what a command said before it ended; what it left running may go on talking.
+_LATE_SEC = 5.0
 
 
 class ClosableProcess(Process, Protocol):
@@ -41,15 +43,21 @@ async def run_to_end(process: ClosableProcess, stdin: bytes | None, timeout: flo
         await process.kill()
         raise
     finally:
-        await _end_jobs(jobs)
+        await _end_jobs(jobs, (out, err))
         process.close()
     return ExecResult(exit_code=code, stdout=out.text(), stderr=err.text(), timed_out=code is None)
 
 
-async def _end_jobs(jobs: Sequence[asyncio.Task[None]]) -> None:
-    """Let output end by itself for a moment: a background process may hold the pipes open for ever."""
+async def _end_jobs(jobs: Sequence[asyncio.Task[None]], collected: Sequence[Collected]) -> None:
+    """Let output end by itself while it comes: a background process may hold the pipes open for ever."""
+    clock = asyncio.get_running_loop()
+    until = clock.time() + _LATE_SEC
     try:
-        await asyncio.wait(jobs, timeout=_GRACE_SEC)
+        while clock.time() < until:
+            before = [each.count for each in collected]
+            _, going = await asyncio.wait(jobs, timeout=_GRACE_SEC)
+            if not going or before == [each.count for each in collected]:
+                break
     finally:
         for job in jobs:
             job.cancel()

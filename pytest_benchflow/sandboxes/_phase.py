@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._pipes import Pipe, Pipes, close_all
@@ -129,15 +129,21 @@ class Phase:
         """The other end is closed: process 1 is ending, and with it everything inside."""
         self._gone = True
         self._loop.remove_reader(self._control)
-        for waiting in (*self._exits.values(), *self._kills.values()):
-            _settle(waiting, -signal.SIGKILL)
+        failure = SandboxError(f"the sandbox ended{self._complaint()}")
+        # Nothing inside can kill process 1, so when we did not either, it is no command's own end.
+        unasked = self._ending is None
+        for ended in self._exits.values():
+            if unasked:
+                _fail(ended, SandboxError("the sandbox ended in the middle of the rollout: it was killed from outside"))
+            else:
+                _settle(ended, -signal.SIGKILL)
+        for killed in self._kills.values():
+            _settle(killed, -signal.SIGKILL)
         self._exits.clear()
         self._kills.clear()
-        failure = SandboxError(f"the sandbox ended{self._complaint()}")
         for pending in (self._ready, self._listening):
-            if pending is not None and not pending.done():
-                pending.set_exception(failure)
-                pending.exception()  # nobody may be waiting, which is no mistake
+            if pending is not None:
+                _fail(pending, failure)
 
     def _complaint(self) -> str:
         with contextlib.suppress(OSError):
@@ -325,7 +331,7 @@ class LocalProcess:
         return await self.pipes.stderr.read(limit) if self.pipes.stderr else b""
 
     async def wait(self) -> int:
-        """Wait for the end and return the exit code (negative: the signal)."""
+        """Wait for the end and return the exit code (negative: the signal). Raises: SandboxError."""
         return await asyncio.shield(self._ended)
 
     async def kill(self) -> None:
@@ -341,6 +347,12 @@ class LocalProcess:
 def _settle(waiting: asyncio.Future[_T], value: _T) -> None:
     if not waiting.done():
         waiting.set_result(value)
+
+
+def _fail(waiting: asyncio.Future[Any], failure: Exception) -> None:
+    if not waiting.done():
+        waiting.set_exception(failure)
+        waiting.exception()  # nobody may be waiting, which is no mistake
 
 
 def _own(stack: contextlib.ExitStack, descriptor: int) -> int:

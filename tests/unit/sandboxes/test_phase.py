@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._phase import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
 PEER = """
@@ -77,6 +80,27 @@ def test_noise_is_survived_and_an_exit_code_that_is_none_counts_as_killed(tmp_pa
             process.pipes.close()
 
     assert asyncio.run(run()) == -9
+
+
+def test_a_command_whose_sandbox_was_killed_has_no_exit_code(tmp_path: Path) -> None:
+    async def run(end: Callable[[Phase], Awaitable[None]]) -> int:
+        phase = await start(tmp_path, PEER + "control.recv(100)")
+        process = await phase.spawn(["true"], env={}, cwd="/", ids="", with_stdin=False)
+        try:
+            await end(phase)
+            async with asyncio.timeout(20):
+                return await process.wait()
+        finally:
+            await phase.end()
+            process.pipes.close()
+
+    async def kill(phase: Phase) -> None:
+        assert phase.init is not None
+        os.kill(phase.init, signal.SIGKILL)
+
+    with pytest.raises(SandboxError, match="killed from outside"):
+        asyncio.run(run(kill))
+    assert asyncio.run(run(Phase.end)) == -9
 
 
 @pytest.mark.parametrize(

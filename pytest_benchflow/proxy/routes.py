@@ -29,6 +29,7 @@ ACCEPTED = (
     f"replay, {', '.join(f'{name}/<model>' for name in PROVIDERS)}, <any>/<model>@http://host:port/v1 (a server of its "
     "own), <provider>/<model> as LiteLLM names it, or script/<file>"
 )
+_NO_NAMES = "; the names that LiteLLM knows need pip install 'pytest-benchflow[litellm]'"
 _AT_URL = re.compile(r"(?P<provider>[^@/]*)/(?P<model>[^@]+)@(?P<url>https?://[^\s@]+)\Z")
 _NO_SCHEME = re.compile(r"[^@]+@[\w.-]+:\d+(/\S*)?\Z")
 _WITH_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
@@ -159,7 +160,8 @@ def way_to(model: str) -> tuple[Way, tuple[str, ...]]:
     prefix, _, name = model.partition("/")
     known = _providers.provider_of(prefix) if name and not _NO_SCHEME.match(model) else None
     if known is None:
-        raise UsageError(f"model {model!r} is of no known form; it takes {ACCEPTED}")
+        more = "" if _providers.is_there("litellm") else _NO_NAMES
+        raise UsageError(f"model {model!r} is of no known form; it takes {ACCEPTED}{more}")
     variable = next((each for each in known.base_variables if host_variable(each)), "")
     named_base = host_variable(variable)
     if named_base and _WITH_LOGIN.search(named_base):

@@ -105,6 +105,15 @@ def test_all_that_is_missing_is_named_at_once(host: pytest.MonkeyPatch) -> None:
         provider_route("azure/m")
 
 
+def test_a_name_that_only_litellm_may_know_says_what_to_install(host: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError) as error:
+        provider_route("nobody/m")
+    assert "pip install" not in str(error.value)
+    host.setattr("pytest_benchflow.proxy._providers.is_there", lambda _name: False)
+    with pytest.raises(UsageError, match=r"names that LiteLLM knows need pip install 'pytest-benchflow\[litellm\]'"):
+        provider_route("nobody/m")
+
+
 def test_names_of_litellm_are_known_with_their_keys(host: pytest.MonkeyPatch) -> None:
     host.delenv("GROQ_API_KEY", raising=False)
     with pytest.raises(ProviderError, match="model groq/llama needs GROQ_API_KEY, which is not set"):

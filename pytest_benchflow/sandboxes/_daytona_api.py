@@ -8,6 +8,7 @@ import importlib.util
 import random
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.settings import host_variable
@@ -45,6 +46,8 @@ def why_unavailable() -> str | None:
         return f"the daytona sandbox needs the package {missing[0]}: pip install 'pytest-benchflow[daytona]'"
     if not host_variable(KEY):
         return f"the daytona sandbox needs an API key in {KEY}; app.daytona.io makes one under Keys"
+    if "@" in urlsplit(api_url()).netloc:
+        return f"{URL} has a user or a password in it, which records would tell; set it without them"
     return None
 
 

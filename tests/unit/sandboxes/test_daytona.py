@@ -52,6 +52,17 @@ def test_another_transport_is_a_usage_error_before_anything_starts(
         backend.unsupported(make_task(tmp_path))
 
 
+def test_no_password_is_taken_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("daytona")
+    monkeypatch.setenv("DAYTONA_API_KEY", "k")
+    monkeypatch.setenv("DAYTONA_API_URL", "https://me:hunter2@daytona.invalid/api")
+    said = str(backend.available())
+    assert said.startswith("DAYTONA_API_URL has a user or a password in it")
+    assert "hunter2" not in said
+    monkeypatch.setenv("DAYTONA_API_URL", "https://daytona.invalid/api")
+    assert backend.available() is None
+
+
 def test_sizes_are_rounded_up_and_a_disk_is_cut_with_a_warning() -> None:
     limits: dict[str, dict[str, object]] = {}
     assert resources(Environment(cpus=1.5, memory_mb=2049, storage_mb=20_000), limits) == {

@@ -219,8 +219,8 @@ class FarProcess:
         try:
             return await self._streams[name].read(limit)
         except ConnectionError as error:
-            # What a lost connection ends is not at its end.
-            if self._far.lost is not None:
+            # What a lost connection ends is not at its end; to tell so once is enough.
+            if self._far.lost is not None and name == "stdout":
                 raise SandboxError(self._far.lost) from error
             return b""
 

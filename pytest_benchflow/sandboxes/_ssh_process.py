@@ -111,7 +111,7 @@ class SshProcess:
             data = await queue.get()
             if not data:
                 queue.put_nowait(b"")  # the end stays the end
-                if self._is_cut:
+                if name == "out" and self._is_cut:  # to tell so once is enough
                     raise SandboxError(f"the connection to {self._where} was lost")
                 return b""
             rest += data

@@ -215,6 +215,7 @@ def test_a_far_side_that_is_killed_is_told_of_and_leaves_nothing(
         for work in (process.wait, process.read):
             with pytest.raises(SandboxError, match="was lost and could not be made again: the far side ended"):
                 await work()
+        assert await process.read_stderr() == b""
         with pytest.raises(SandboxError, match="was lost"):
             await sandbox.exec(["true"])
         await sandbox.stop()
@@ -397,6 +398,7 @@ def test_on_such_a_machine_a_cut_connection_is_told_and_nothing_stays(
             for work in (process.read, process.wait):
                 with pytest.raises(SandboxError, match="was lost"):
                     rig.run(work())
+            assert rig.run(process.read_stderr()) == b""
             with pytest.raises(SandboxError, match="was lost"):
                 rig.run(sandbox.exec(["true"]))
             rig.run(sandbox.stop())

@@ -38,7 +38,9 @@ _CONNECT_SEC = 15.0
 _RETRY_SEC = 0.1
 _LINGER_SEC = 1.0
 _HOST = re.compile(r"[a-z0-9._:-]{1,255}")
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:")
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+# Where a line ends is not for whoever reads it next to decide: many take a bare LF for an end, and we do not.
+_HEADER = re.compile(rf"{_WORD}:[^\r\n\0]*")
 # Between two neighbours only (RFC 9110, 7.6.1), and what is written anew.
 _DROPPED = frozenset(
     ("connection", "proxy-connection", "proxy-authorization", "keep-alive", "te", "trailer", "upgrade", "host")
@@ -289,7 +291,7 @@ async def _read_request(reader: asyncio.StreamReader) -> _Request:
         raise _RefusalError(431, f"the request's head is larger than {_MAX_HEAD >> 10} KiB") from None
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     words = first.split(" ")
-    if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+    if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or not re.fullmatch(_WORD, words[0]):
         raise _RefusalError(400, "this is no HTTP/1 request")
     method, target, version = words
     tunnel = method == "CONNECT"
@@ -308,7 +310,7 @@ async def _read_request(reader: asyncio.StreamReader) -> _Request:
 
 def _check_headers(lines: list[str]) -> tuple[tuple[tuple[str, str], ...], int | None]:
     """Return the headers that go on and the body's length, None for a body that ends by itself."""
-    if not all(_HEADER.match(line) for line in lines):
+    if not all(_HEADER.fullmatch(line) for line in lines):
         raise _RefusalError(400, "the request's head holds a line that is no header")
     pairs = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
     named = {word.strip().lower() for name, value in pairs if name.lower() == "connection" for word in value.split(",")}

@@ -184,6 +184,8 @@ BAD = {
     "length-and-chunks": b"GET http://remote.test/ HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked",
     "a-negative-length": b"GET http://remote.test/ HTTP/1.1\r\nContent-Length: -1",
     "no-header": b"GET http://remote.test/ HTTP/1.1\r\nnothing",
+    "a-line-within-a-line": b"GET http://remote.test/ HTTP/1.1\r\nA: b\nHost: other.test",
+    "a-line-within-a-method": b"GET\nA: http://remote.test/ HTTP/1.1",
     "a-space-before-a-colon": b"GET http://remote.test/ HTTP/1.1\r\nContent-Length : 1",
 }
 

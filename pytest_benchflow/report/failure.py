@@ -30,6 +30,7 @@ _HINTS = {
     "bootstrap": "the verifier lacks a tool, a module or a test of its own; another --benchflow-sandbox may have it",
     "crash": "run the agent oracle: when it fails too, the task's own verifier is broken",
 }
+_HINT_OF_SLOW_VERIFIER = "timeout_sec of the task's [verifier] gives its verifier more time"
 _HINT_OF_ORACLE = "the task's own solution gets no score either: its verifier is broken, or misses something here"
 _AGENT_TALLY = 4
 _ERRORS = ("error", "verifier_error", "export_error")
@@ -76,7 +77,7 @@ def _unhealthy(rollout: Rollout) -> str:
             lines.append(f"  {name.replace('_', ' ')}{f' ({kind})' if kind else ''}: {said}")
     lines += [f"  {finding}" for finding in finding_lines(result, but=lambda *said: repeats_error(result, *said))]
     lines.append(_logs(rollout.path))
-    lines += [f"try: {hint}" for hint in _hints(result)]
+    lines += [f"try: {hint}" for hint in hints(result)]
     return "\n".join(lines)
 
 
@@ -106,9 +107,11 @@ def _folded(text: object) -> str:
     return " ".join(str(text).replace("\\n", " ").split())
 
 
-def _hints(result: dict[str, Any]) -> list[str]:
-    kinds = [result.get(name) for name in ("error_category", "verifier_error_category")]
-    known = [_HINTS[str(kind)] for kind in kinds if str(kind) in _HINTS]
+def hints(result: dict[str, Any]) -> list[str]:
+    """Return what to try, by the categories of the errors that result.json holds."""
+    of_verifier = {**_HINTS, "timeout": _HINT_OF_SLOW_VERIFIER}
+    kinds = ((_HINTS, result.get("error_category")), (of_verifier, result.get("verifier_error_category")))
+    known = [hints[str(kind)] for hints, kind in kinds if str(kind) in hints]
     if result.get("agent") == "oracle":
         known = [_HINT_OF_ORACLE if hint == _HINTS["crash"] else hint for hint in known]
     return known or ["`pytest-benchflow show` with this directory tells the rollout step by step"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_benchflow.report.failure import repeats_error
+from pytest_benchflow.report.failure import hints, repeats_error
 
 ERROR = "the agent exited with code 2 during initialize; the end of its stderr:\nLLM_TIMEOUT is 'soon'"
 
@@ -21,3 +21,13 @@ ERROR = "the agent exited with code 2 during initialize; the end of its stderr:\
 )
 def test_a_finding_that_says_an_error_again_is_known(check: str, message: str, *, again: bool) -> None:
     assert repeats_error({"error": ERROR, "rewards": None}, check, message) is again
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("error_category", "gives the agent"), ("verifier_error_category", "gives its verifier")],
+    ids=["agent", "verifier"],
+)
+def test_whoever_was_too_slow_is_who_needs_more_time(name: str, said: str) -> None:
+    (hint,) = hints({name: "timeout"})
+    assert said in hint

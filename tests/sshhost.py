@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from pytest_benchflow.sandboxes._bwrap import find_bwrap
+from pytest_benchflow.sandboxes._local.bwrap import find_bwrap
 from pytest_benchflow.settings import cache_dir
 
 _START_SEC = 20.0

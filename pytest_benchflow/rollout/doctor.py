@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.contracts import Backend
 
-    # `sandboxes/_NAME_probe.py` may offer one as `probe`: it tries a backend as it is here, says what came of it,
+    # `sandboxes/_NAME/probe.py` may offer one as `probe`: it tries a backend as it is here, says what came of it,
     # leaves nothing, and tells whether all is in order.
     Probe = Callable[[Callable[[str], None]], Awaitable[bool]]
 
@@ -42,7 +42,7 @@ def describe(name: str) -> tuple[bool, list[str]]:
         ]
     if able.unseen:
         lines.append(f"  not seen against the real thing yet: {', '.join(able.unseen)}")
-    if importlib.util.find_spec(_probe_module(name)) is not None:
+    if _has_probe(name):
         lines.append(f"  `pytest-benchflow doctor --probe {name}` tries it")
     return reason is None, lines
 
@@ -53,8 +53,8 @@ def probe(name: str, say: Callable[[str], None]) -> bool:
     Raises: UsageError for one that is not there, cannot be used here or has no probe.
     """
     backend: Backend = registry.load("sandboxes", name, "backend")
-    if importlib.util.find_spec(_probe_module(name)) is None:
-        have = [each for each in registry.names("sandboxes") if importlib.util.find_spec(_probe_module(each))]
+    if not _has_probe(name):
+        have = [each for each in registry.names("sandboxes") if _has_probe(each)]
         raise UsageError(f"--probe is {name!r}, which has no probe; those that have one: {', '.join(have) or 'none'}")
     if reason := backend.available():
         raise UsageError(f"{name} cannot be probed: {reason}")
@@ -69,8 +69,15 @@ def probe(name: str, say: Callable[[str], None]) -> bool:
     return asyncio.run(run())
 
 
+def _has_probe(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(_probe_module(name)) is not None
+    except ModuleNotFoundError:  # not even the package it would be in
+        return False
+
+
 def _probe_module(name: str) -> str:
-    return f"pytest_benchflow.sandboxes._{name}_probe"
+    return f"pytest_benchflow.sandboxes._{name}.probe"
 
 
 def _have(all_of: Sequence[str], found: frozenset[str]) -> str:

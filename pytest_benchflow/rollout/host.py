@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.rollout.ledger import NAME, Ledger, outlived, settle
 from pytest_benchflow.rollout.scratch import ScratchBase
-from pytest_benchflow.sandboxes._sessions import base_directory
+from pytest_benchflow.sandboxes._local.sessions import base_directory
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -13,7 +13,7 @@ from pytest_benchflow import registry
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.journal import Journal, read_lines
 from pytest_benchflow.records.jsontext import loads
-from pytest_benchflow.sandboxes._sessions import sessions
+from pytest_benchflow.sandboxes._local.sessions import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._labels import SCRATCH, UNTIL, owner_of, whose
-from pytest_benchflow.sandboxes._sessions import sessions
+from pytest_benchflow.sandboxes._local.sessions import sessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.sandboxes._local.sessions import TRASH, base_directory
 from pytest_benchflow.sandboxes._remove import names_in, remove_entry
-from pytest_benchflow.sandboxes._sessions import TRASH, base_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

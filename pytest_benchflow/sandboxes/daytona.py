@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_benchflow.contracts import Capabilities, Remain
 from pytest_benchflow.errors import SandboxError, UnsupportedError, UsageError
-from pytest_benchflow.sandboxes._daytona_api import Api, GoneError, api_url, why_unavailable
-from pytest_benchflow.sandboxes._daytona_box import Box
-from pytest_benchflow.sandboxes._daytona_commands import Command, Commands
-from pytest_benchflow.sandboxes._daytona_create import create, delete, listed, remove_made_for
-from pytest_benchflow.sandboxes._daytona_files import check_path, download, put_tree, upload
-from pytest_benchflow.sandboxes._daytona_image import Plan, lay_out_copies, plan, why_unsupported
-from pytest_benchflow.sandboxes._daytona_install import install
-from pytest_benchflow.sandboxes._daytona_model import ModelWay
-from pytest_benchflow.sandboxes._daytona_users import READ, ROOT, Account, find, is_root
+from pytest_benchflow.sandboxes._daytona.api import Api, GoneError, api_url, why_unavailable
+from pytest_benchflow.sandboxes._daytona.box import Box
+from pytest_benchflow.sandboxes._daytona.commands import Command, Commands
+from pytest_benchflow.sandboxes._daytona.create import create, delete, listed, remove_made_for
+from pytest_benchflow.sandboxes._daytona.files import check_path, download, put_tree, upload
+from pytest_benchflow.sandboxes._daytona.image import Plan, lay_out_copies, plan, why_unsupported
+from pytest_benchflow.sandboxes._daytona.install import install
+from pytest_benchflow.sandboxes._daytona.model import ModelWay
+from pytest_benchflow.sandboxes._daytona.users import READ, ROOT, Account, find, is_root
 from pytest_benchflow.sandboxes._labels import MANAGED, OWNER, owner_of
 from pytest_benchflow.settings import host_variable
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         PhaseName,
         SandboxSpec,
     )
-    from pytest_benchflow.sandboxes._daytona_process import DaytonaProcess
+    from pytest_benchflow.sandboxes._daytona.process import DaytonaProcess
     from pytest_benchflow.tasks.task import Task
 
 T = TypeVar("T")

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Capabilities, Remain
 from pytest_benchflow.errors import SandboxError, UnsupportedError
-from pytest_benchflow.sandboxes._compose import read_compose
-from pytest_benchflow.sandboxes._container import DockerSandbox
-from pytest_benchflow.sandboxes._docker_image import fingerprint, have_image, source_of, why_unsupported
-from pytest_benchflow.sandboxes._docker_install import install_there
-from pytest_benchflow.sandboxes._engine import Engine, engine_address, why_no_engine
+from pytest_benchflow.sandboxes._docker.compose import read_compose
+from pytest_benchflow.sandboxes._docker.container import DockerSandbox
+from pytest_benchflow.sandboxes._docker.engine import Engine, engine_address, why_no_engine
+from pytest_benchflow.sandboxes._docker.image import fingerprint, have_image, source_of, why_unsupported
+from pytest_benchflow.sandboxes._docker.install import install_there
+from pytest_benchflow.sandboxes._docker.services import remove_all
 from pytest_benchflow.sandboxes._install import install_here
 from pytest_benchflow.sandboxes._labels import MANAGED
-from pytest_benchflow.sandboxes._services import remove_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Capabilities, Mount
 from pytest_benchflow.errors import SandboxError, UnsupportedError
-from pytest_benchflow.sandboxes._accounts import find_account, find_owner
-from pytest_benchflow.sandboxes._buildsteps import STAGES
-from pytest_benchflow.sandboxes._bwrap import Layout, is_root, search_path, why_unavailable
 from pytest_benchflow.sandboxes._egress import WITH_EGRESS, Egress, egress_env
-from pytest_benchflow.sandboxes._etc import StartupFiles, name_host, shown_directories, write_etc
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
-from pytest_benchflow.sandboxes._image import Image, build_image, plan_image
 from pytest_benchflow.sandboxes._install import install_here
-from pytest_benchflow.sandboxes._layers import Stack, have_layers, layers_dir
-from pytest_benchflow.sandboxes._limits import Limits, remove_stale_groups
-from pytest_benchflow.sandboxes._overlay import Overlay
-from pytest_benchflow.sandboxes._phase import LocalProcess, Phase
+from pytest_benchflow.sandboxes._local.accounts import find_account, find_owner
+from pytest_benchflow.sandboxes._local.buildsteps import STAGES
+from pytest_benchflow.sandboxes._local.bwrap import Layout, is_root, search_path, why_unavailable
+from pytest_benchflow.sandboxes._local.etc import StartupFiles, name_host, shown_directories, write_etc
+from pytest_benchflow.sandboxes._local.image import Image, build_image, plan_image
+from pytest_benchflow.sandboxes._local.layers import Stack, have_layers, layers_dir
+from pytest_benchflow.sandboxes._local.limits import Limits, remove_stale_groups
+from pytest_benchflow.sandboxes._local.overlay import Overlay
+from pytest_benchflow.sandboxes._local.phase import LocalProcess, Phase
+from pytest_benchflow.sandboxes._local.sessions import discard_here, remains_here
+from pytest_benchflow.sandboxes._local.support import why_unsupported
 from pytest_benchflow.sandboxes._running import run_to_end
-from pytest_benchflow.sandboxes._sessions import discard_here, remains_here
-from pytest_benchflow.sandboxes._support import why_unsupported
 from pytest_benchflow.tasks.task import Environment
 
 if TYPE_CHECKING:

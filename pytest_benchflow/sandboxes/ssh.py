@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_benchflow.contracts import Capabilities, Mount
 from pytest_benchflow.errors import AgentError, BenchflowError, SandboxError, UnsupportedError
-from pytest_benchflow.sandboxes._aside import Aside
-from pytest_benchflow.sandboxes._far import Far, reap
-from pytest_benchflow.sandboxes._far_sandbox import FarSandbox, key_of
-from pytest_benchflow.sandboxes._far_ship import ship
-from pytest_benchflow.sandboxes._machine import MachineSandbox, Plain
-from pytest_benchflow.sandboxes._ssh_connect import connect
-from pytest_benchflow.sandboxes._ssh_hosts import FORM, Slot, SshHost, read_hosts, take_slot
+from pytest_benchflow.sandboxes._ssh.aside import Aside
+from pytest_benchflow.sandboxes._ssh.connect import connect
+from pytest_benchflow.sandboxes._ssh.far import Far, reap
+from pytest_benchflow.sandboxes._ssh.far_sandbox import FarSandbox, key_of
+from pytest_benchflow.sandboxes._ssh.far_ship import ship
+from pytest_benchflow.sandboxes._ssh.hosts import FORM, Slot, SshHost, read_hosts, take_slot
+from pytest_benchflow.sandboxes._ssh.machine import MachineSandbox, Plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_benchflow.contracts import EndpointReport, SandboxSpec
 from pytest_benchflow.rollout.scratch import ScratchBase
-from pytest_benchflow.sandboxes._far_sandbox import key_of
+from pytest_benchflow.sandboxes._ssh.far_sandbox import key_of
 from pytest_benchflow.tasks.task import AgentPhase, Environment, Step, Task, VerifierPhase
 
 if TYPE_CHECKING:

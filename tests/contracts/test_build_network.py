@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_benchflow.sandboxes import _addresses, _base, _egress
-from pytest_benchflow.sandboxes._overlay import why_no_overlay
+from pytest_benchflow.sandboxes import _addresses, _egress
+from pytest_benchflow.sandboxes._local import base as _base
+from pytest_benchflow.sandboxes._local.overlay import why_no_overlay
 from pytest_benchflow.sandboxes.local import backend
 from tests.contracts.sandboxrig import Rig, make_task
 from tests.contracts.test_public_network import own_addresses

@@ -25,7 +25,7 @@ def at_daytona(daytona: DaytonaHost, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, value in daytona.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("BENCHFLOW_DAYTONA_OWNER", "bob")
-    monkeypatch.setattr("pytest_benchflow.sandboxes._daytona_api._PAUSE_SEC", 0.05)
+    monkeypatch.setattr("pytest_benchflow.sandboxes._daytona.api._PAUSE_SEC", 0.05)
     monkeypatch.chdir(tmp_path)
 
 

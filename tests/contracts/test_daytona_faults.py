@@ -14,8 +14,8 @@ import pytest
 from pytest_benchflow import registry
 from pytest_benchflow.contracts import Installation, Mount
 from pytest_benchflow.errors import AgentError, SandboxError
-from pytest_benchflow.sandboxes._daytona_api import Api
-from pytest_benchflow.sandboxes._daytona_box import Box
+from pytest_benchflow.sandboxes._daytona.api import Api
+from pytest_benchflow.sandboxes._daytona.box import Box
 from pytest_benchflow.tasks.task import Environment
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task
 
@@ -32,7 +32,7 @@ def rig(daytona: DaytonaHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for name, value in daytona.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("BENCHFLOW_DAYTONA_ACP_TRANSPORT", raising=False)
-    monkeypatch.setattr("pytest_benchflow.sandboxes._daytona_api._PAUSE_SEC", 0.05)
+    monkeypatch.setattr("pytest_benchflow.sandboxes._daytona.api._PAUSE_SEC", 0.05)
     backend: Any = registry.load("sandboxes", "daytona", "backend")
     if reason := backend.available():
         pytest.skip(reason)
@@ -240,7 +240,7 @@ def test_a_killed_session_leaves_nothing_when_its_time_is_over(rig: Rig, daytona
 def test_an_installation_is_made_once_and_kept_as_a_snapshot(
     rig: Rig, daytona: DaytonaHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_benchflow.sandboxes._daytona_install._TICK_SEC", 0.05)
+    monkeypatch.setattr("pytest_benchflow.sandboxes._daytona.install._TICK_SEC", 0.05)
     monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(tmp_path / "cache"))
     script = "mkdir -p /opt/benchflow/bin && date +%s%N > /opt/benchflow/bin/made && echo kept > /root/with-it"
     installation = Installation("invented", "1", script, timeout_sec=60)

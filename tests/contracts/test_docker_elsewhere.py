@@ -17,7 +17,7 @@ import pytest
 
 from pytest_benchflow.contracts import INSTALL_HOME, Installation
 from pytest_benchflow.errors import AgentError, SandboxError
-from pytest_benchflow.sandboxes._engine import why_no_engine
+from pytest_benchflow.sandboxes._docker.engine import why_no_engine
 from pytest_benchflow.sandboxes.docker import backend
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task
 from tests.dockerhost import IMAGE, Dockerd, Door, client, import_image

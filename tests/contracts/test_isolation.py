@@ -18,8 +18,8 @@ import pytest
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.rollout.scratch import ScratchBase
-from pytest_benchflow.sandboxes import _limits
-from pytest_benchflow.sandboxes._limits import remove_stale_groups
+from pytest_benchflow.sandboxes._local import limits as _limits
+from pytest_benchflow.sandboxes._local.limits import remove_stale_groups
 from pytest_benchflow.sandboxes.local import backend
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task, processes_of
 
@@ -331,8 +331,8 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {repository!r})
 from pytest_benchflow.contracts import SandboxSpec
-from pytest_benchflow.sandboxes import _limits
-from pytest_benchflow.sandboxes._limits import remove_stale_groups
+from pytest_benchflow.sandboxes._local import limits as _limits
+from pytest_benchflow.sandboxes._local.limits import remove_stale_groups
 from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes.local import backend
 from tests.contracts.sandboxrig import make_task

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_benchflow.contracts import Installation
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes import _layers
-from pytest_benchflow.sandboxes._overlay import why_no_overlay
+from pytest_benchflow.sandboxes._local import layers as _layers
+from pytest_benchflow.sandboxes._local.overlay import why_no_overlay
 from pytest_benchflow.sandboxes.local import backend
 from tests.contracts.sandboxrig import Rig, make_task, processes_of
 

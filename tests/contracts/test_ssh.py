@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes import _far, ssh
-from pytest_benchflow.sandboxes._far_sandbox import key_of
+from pytest_benchflow.sandboxes import ssh
+from pytest_benchflow.sandboxes._ssh import far as _far
+from pytest_benchflow.sandboxes._ssh.far_sandbox import key_of
 from tests import sshhost
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task, processes_of
 from tests.contracts.test_sandboxes import CONNECT

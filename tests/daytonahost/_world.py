@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_benchflow.sandboxes._bwrap import find_bwrap
+from pytest_benchflow.sandboxes._local.bwrap import find_bwrap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

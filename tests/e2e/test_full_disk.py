@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_benchflow.sandboxes._overlay import why_no_overlay
+from pytest_benchflow.sandboxes._local.overlay import why_no_overlay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

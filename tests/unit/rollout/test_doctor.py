@@ -52,7 +52,7 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Offer a probe of that sandbox, which finds it in order or not."""
 
     def offer(in_order: bool) -> None:
-        name = "pytest_benchflow.sandboxes._shed_probe"
+        name = "pytest_benchflow.sandboxes._shed.probe"
         module = ModuleType(name)
         module.__spec__ = ModuleSpec(name, None)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_benchflow.sandboxes import _bwrap
+from pytest_benchflow.sandboxes._local import bwrap as _bwrap
 
 if TYPE_CHECKING:
     from pathlib import Path

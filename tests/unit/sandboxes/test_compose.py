@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import TaskError
-from pytest_benchflow.sandboxes._compose import Recipe, read_compose
+from pytest_benchflow.sandboxes._docker.compose import Recipe, read_compose
 from pytest_benchflow.sandboxes.docker import backend
 from tests.contracts.sandboxrig import make_task
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow.errors import SandboxError, UsageError
-from pytest_benchflow.sandboxes._daytona_files import check_path
-from pytest_benchflow.sandboxes._daytona_image import DEFAULT_IMAGE, intervals, lay_out_copies, plan, resources
-from pytest_benchflow.sandboxes._daytona_ssh import Address, parse_command
-from pytest_benchflow.sandboxes._daytona_users import find
+from pytest_benchflow.sandboxes._daytona.files import check_path
+from pytest_benchflow.sandboxes._daytona.image import DEFAULT_IMAGE, intervals, lay_out_copies, plan, resources
+from pytest_benchflow.sandboxes._daytona.ssh import Address, parse_command
+from pytest_benchflow.sandboxes._daytona.users import find
 from pytest_benchflow.sandboxes.daytona import TRANSPORT, backend, choose_transport
 from pytest_benchflow.tasks.task import Environment
 from tests.contracts.sandboxrig import make_task

@@ -16,8 +16,8 @@ from pytest_benchflow.contracts import SandboxSpec
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.rollout.cell import resolve
 from pytest_benchflow.rollout.config import RolloutConfig
-from pytest_benchflow.sandboxes._container_config import container_config
-from pytest_benchflow.sandboxes._engine import engine_address
+from pytest_benchflow.sandboxes._docker.config import container_config
+from pytest_benchflow.sandboxes._docker.engine import engine_address
 from pytest_benchflow.sandboxes.docker import DockerBackend, backend
 from tests.contracts.sandboxrig import make_task
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from pytest_benchflow.errors import SandboxError, UsageError
-from pytest_benchflow.sandboxes._link import Link
-from pytest_benchflow.sandboxes._ssh_hosts import SshHost, read_host, read_hosts
+from pytest_benchflow.sandboxes._ssh.hosts import SshHost, read_host, read_hosts
+from pytest_benchflow.sandboxes._ssh.link import Link
 from pytest_benchflow.sandboxes._tar import pack, unpack
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_the_far_side_runs_on_the_standard_library_alone() -> None:
-    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import pytest_benchflow.sandboxes._far_main"
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import pytest_benchflow.sandboxes._ssh.far_main"
     done = subprocess.run([sys.executable, "-ISc", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

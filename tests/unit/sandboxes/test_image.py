@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import SandboxError, TaskError, UnsupportedError
-from pytest_benchflow.sandboxes._bwrap import search_path
 from pytest_benchflow.sandboxes._context import Ignore
 from pytest_benchflow.sandboxes._files import InsideRoot
-from pytest_benchflow.sandboxes._image import Run, build_image, is_stand_in, plan_image
-from pytest_benchflow.sandboxes._support import why_unsupported
+from pytest_benchflow.sandboxes._local.bwrap import search_path
+from pytest_benchflow.sandboxes._local.image import Run, build_image, is_stand_in, plan_image
+from pytest_benchflow.sandboxes._local.support import why_unsupported
 from pytest_benchflow.tasks.task import AgentPhase, NetworkPolicy
 from tests.contracts.sandboxrig import make_task
 

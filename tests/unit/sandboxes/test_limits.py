@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_benchflow.sandboxes import _limits
+from pytest_benchflow.sandboxes._local import limits as _limits
 from pytest_benchflow.tasks.task import Environment
 
 if TYPE_CHECKING:

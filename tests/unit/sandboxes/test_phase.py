@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes._phase import Phase
+from pytest_benchflow.sandboxes._local.phase import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

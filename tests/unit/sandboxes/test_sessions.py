@@ -11,7 +11,7 @@ import pytest
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes._labels import OWNER, SCRATCH
-from pytest_benchflow.sandboxes._sessions import base_directory, discard_here, remains_here, sessions
+from pytest_benchflow.sandboxes._local.sessions import base_directory, discard_here, remains_here, sessions
 
 if TYPE_CHECKING:
     from pathlib import Path

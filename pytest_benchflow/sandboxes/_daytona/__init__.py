@@ -1,0 +1,1 @@
+"""How the daytona sandbox works; `daytona.py` is its front."""

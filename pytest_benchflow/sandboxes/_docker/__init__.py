@@ -1,0 +1,1 @@
+"""How the docker sandbox works; `docker.py` is its front."""

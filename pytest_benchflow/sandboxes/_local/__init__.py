@@ -1,0 +1,1 @@
+"""How the local sandbox works; `local.py` is its front."""

@@ -1,0 +1,1 @@
+"""How the ssh sandbox works, and machines that only run commands; `ssh.py` is its front."""

@@ -25,7 +25,7 @@ def summary(bench: Bench) -> dict[str, Any]:
 def test_each_skipped_cell_is_told_with_its_reason_and_is_in_no_mean(bench: Bench, workers: str) -> None:
     bench.task("fine")
     needy = bench.task("needy")
-    bench.write(needy, {"environment/Dockerfile": "FROM debian:12\nRUN apt-get install -y jq\n"})
+    bench.write(needy, {"environment/Dockerfile": "FROM golang:1.22\n"})
     agents = ("--benchflow-agent=oracle", "--benchflow-agent=nop", "--benchflow-agent=baseline")
     done = bench.run(*ASKED, *agents, "-n", workers)
     assert done.ret == 0, done.outlines
@@ -41,7 +41,7 @@ def test_each_skipped_cell_is_told_with_its_reason_and_is_in_no_mean(bench: Benc
         "needy__oracle__none__default__1",
     ]
     assert "--benchflow-model" in reasons.pop("fine__baseline__replay__default__1")
-    assert all("needs docker: RUN apt-get install -y jq" in reason for reason in reasons.values())
+    assert all("needs docker: FROM golang:1.22" in reason for reason in reasons.values())
     bench.run(*ASKED, "-k", "fine", "--benchflow-agent=nop", "-n", workers)
     assert summary(bench)["coverage"] == found["coverage"]
 

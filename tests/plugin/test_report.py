@@ -218,10 +218,10 @@ def test_an_agent_that_runs_out_of_time_is_a_category_of_its_own(bench: Bench) -
 def test_what_was_skipped_is_told_below_the_table(bench: Bench, workers: str) -> None:
     bench.task("fine")
     for name in ("first", "second"):
-        bench.write(bench.task(name), {"environment/Dockerfile": "FROM debian:12\nRUN make\n"})
+        bench.write(bench.task(name), {"environment/Dockerfile": "FROM golang:1.22\n"})
     done = bench.run("tasks", "--benchflow-agent=nop", "-n", workers)
     assert done.ret == 0
-    done.stdout.fnmatch_lines(["skipped: 2 of 3 rollouts, which cannot run here", "  needs docker: RUN make*"])
+    done.stdout.fnmatch_lines(["skipped: 2 of 3 rollouts, which cannot run here", "  needs docker: FROM golang:1.22"])
     assert sum(line.startswith("  needs docker: ") for line in done.outlines) == 1
 
 

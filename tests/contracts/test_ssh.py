@@ -198,7 +198,7 @@ def test_what_was_going_on_goes_on_over_a_new_connection(own_sshd: Sshd, connect
 
     with Rig(backend, tmp_path) as rig:
         rig.run(main(rig))
-    assert own_sshd.sessions() == []
+    wait_until(lambda: own_sshd.sessions() == [])
 
 
 def test_a_far_side_that_is_killed_is_told_of_and_leaves_nothing(

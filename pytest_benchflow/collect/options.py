@@ -176,6 +176,7 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
     if selection.in_use:
         _check_names(selection, config)
         _check_distinct(selection.settings, config)
+        _check_sandbox(selection.settings)
         _check_models(selection.settings)
         _check_prices(selection.settings)
         _check_agent_env(selection.settings)
@@ -282,6 +283,16 @@ def _check_agent_env(settings: Settings) -> None:
         asked_effort(settings.reasoning_effort, agent_environment(settings))
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def _check_sandbox(settings: Settings) -> None:
+    """Refuse what the sandbox does not know or cannot do. Raises: pytest.UsageError."""
+    from pytest_benchflow.rollout.cell import check_backend, resolve_backend
+
+    try:
+        check_backend(resolve_backend(settings.sandbox), keep=settings.keep_sandbox)
+    except UsageError as error:
+        raise pytest.UsageError(printable(error)) from None
 
 
 def _check_names(selection: Selection, config: pytest.Config) -> None:

@@ -177,6 +177,9 @@ class Backend(Protocol):
     name: str
     dies_with_process: bool  # True: when this process is killed, nothing is left of a sandbox but its scratch directory
 
+    def check(self) -> None:
+        """Refuse what this host's variables ask for and it does not know; asks nobody else. Raises: UsageError."""
+
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""
 

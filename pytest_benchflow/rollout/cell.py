@@ -96,13 +96,10 @@ def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:
     task = task_of(config)
     backend = resolve_backend(config.sandbox)
     mode = skill_mode(config.skills, task)
+    check_backend(backend, keep=config.keep_sandbox)
     for reason in (backend.available(), backend.unsupported(task), *map(_unsupported_step, task.steps)):
         if reason:
             raise UnsupportedError(reason)
-    if config.keep_sandbox and not backend.dies_with_process:
-        raise UsageError(
-            f"the {backend.name} sandbox leaves no files on this machine; --benchflow-keep-sandbox takes the local one"
-        )
     agent = resolve_agent(config.agent)
     for reason in (agent.unsupported(task), why_unable(backend, agent, task, config.agent_network)):
         if reason:
@@ -142,6 +139,15 @@ def settled(config: RolloutConfig) -> RolloutConfig:
 def resolve_agent(agent: str | Agent) -> Agent:
     """Return the agent of that name. Raises: UsageError naming those that exist."""
     return cast("Agent", registry.load("agents", agent, "agent")(agent)) if isinstance(agent, str) else agent
+
+
+def check_backend(backend: Backend, *, keep: bool) -> None:
+    """Refuse what is asked of a sandbox that it does not know or cannot do. Raises: UsageError."""
+    backend.check()
+    if keep and not backend.dies_with_process:
+        raise UsageError(
+            f"the {backend.name} sandbox leaves no files on this machine; --benchflow-keep-sandbox takes the local one"
+        )
 
 
 def resolve_backend(sandbox: str | Backend) -> Backend:

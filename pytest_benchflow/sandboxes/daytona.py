@@ -67,14 +67,17 @@ class DaytonaBackend:
     name = "daytona"
     dies_with_process = False
 
+    def check(self) -> None:
+        """Refuse a way for messages that there is not, and an owner that no label holds. Raises: UsageError."""
+        choose_transport("")
+        owner_of(self.name)
+
     def available(self) -> str | None:
         """Return None when Daytona can be asked, else one sentence that says what is missing and what to do."""
         return why_unavailable()
 
     def unsupported(self, task: Task) -> str | None:
-        """Return None when the task can run there, else the reason to skip. Raises: TaskError, UsageError."""
-        choose_transport("")
-        owner_of(self.name)
+        """Return None when the task can run there, else the reason to skip. Raises: TaskError."""
         return why_unsupported(task)
 
     def fingerprint(self, task: Task) -> str:

@@ -37,6 +37,9 @@ class DockerBackend:
     name = "docker"
     dies_with_process = False
 
+    def check(self) -> None:
+        """Refuse nothing: whether there is an engine at an address is for `available`."""
+
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""
         return why_no_engine(engine_address())

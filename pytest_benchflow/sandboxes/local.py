@@ -62,6 +62,9 @@ class LocalBackend:
     dies_with_process = True
     place = ""
 
+    def check(self) -> None:
+        """Refuse nothing: no variable asks anything of it."""
+
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""
         return why_unavailable()

@@ -60,6 +60,9 @@ class SshBackend:
         """Return the hosts that a sandbox may be made on."""
         return ",".join(map(str, self._hosts))
 
+    def check(self) -> None:
+        """Refuse nothing: hosts are refused where they are named."""
+
     def available(self) -> str | None:
         """Return None when every host can be used, else one sentence that says what is missing and what to do.
 

@@ -28,3 +28,9 @@ def test_files_stay_only_when_asked(bench: Bench, keep: bool) -> None:
     if keep:
         assert list(scratch.rglob("out.txt"))
         shutil.rmtree(scratch)
+
+
+def test_a_sandbox_without_files_here_is_refused_before_anything_is_collected(bench: Bench) -> None:
+    bench.task()
+    says = "the docker sandbox leaves no files on this machine"
+    bench.refused("tasks", "--benchflow-sandbox=docker", "--benchflow-keep-sandbox", says=says)

@@ -86,3 +86,10 @@ def test_a_listed_directory_that_is_not_there_does_not_matter_to_other_paths(ben
     bench.ini("benchflow_tasks = nowhere")
     file = bench.pytester.makepyfile("def test_pass(): pass")
     bench.look(file.name).assert_outcomes(passed=1)
+
+
+def test_a_variable_that_a_sandbox_does_not_know_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCHFLOW_DAYTONA_ACP_TRANSPORT", "tcp")
+    bench.task()
+    says = "BENCHFLOW_DAYTONA_ACP_TRANSPORT is 'tcp'; it takes pty or ssh"
+    bench.refused("tasks", "--benchflow-sandbox=daytona", says=says)

@@ -42,14 +42,12 @@ def test_an_agent_travels_as_asked_and_gemini_by_ssh(
 
 
 @pytest.mark.parametrize("agent", ["baseline", "gemini"])
-def test_another_transport_is_a_usage_error_before_anything_starts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, agent: str
-) -> None:
+def test_another_transport_is_a_usage_error_before_anything_starts(monkeypatch: pytest.MonkeyPatch, agent: str) -> None:
     monkeypatch.setenv(TRANSPORT, "PTY")
     with pytest.raises(UsageError, match="'PTY'; it takes pty or ssh"):
         choose_transport(agent)
     with pytest.raises(UsageError, match=TRANSPORT):
-        backend.unsupported(make_task(tmp_path))
+        backend.check()
 
 
 def test_no_password_is_taken_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ class RolloutReport:
         self._unstarted: dict[str, str] = {}  # the same, where the session had spent what it may
         self._shown: list[str] = []  # the rollout whose line is open, and the phases it has shown
         self._told: set[str] = set()  # items whose line says how they ended
+        self._awaited: set[str] = set()  # directories of rollouts whose line waits for their letter
         self._line_open = False  # under xdist: the line of a rollout awaits its percentage
 
     @property
@@ -119,9 +120,16 @@ class RolloutReport:
                 reasons[f"{file}[{name.partition('[')[2]}"] = one_line(reason)
         if summary is not None and summary.directory not in self._rollouts:
             self._rollouts[summary.directory] = summary
-            if self._terminal is not None and self._verbosity >= 0:
+            if self._distributed and role == "rollout" and report.when == "setup" and report.passed:
+                # Its letter comes with the next report, before which another worker's may come.
+                self._awaited.add(summary.directory)
+            elif self._terminal is not None and self._verbosity >= 0:
                 self._tell(report, summary)
             self._shown = []
+        elif summary is not None and summary.directory in self._awaited:
+            self._awaited.remove(summary.directory)
+            if self._terminal is not None and self._verbosity >= 0:
+                self._tell(report, summary)
         elif role == "rollout" and report.nodeid not in self._told and (report.when == "call" or not report.passed):
             if report.failed and self._shown:
                 self._go_on("error", **_UNHEALTHY)

@@ -540,11 +540,16 @@ def test_descriptors_do_not_add_up(rig: Rig) -> None:
         rig.sh(sandbox, "sleep 99", timeout=0.05)
         rig.run(sandbox.stop())
 
-    live()
+    for _ in range(4):  # pools of threads and connections fill up to what they may have
+        live()
     before = _open_descriptors()
     for _ in range(2 if rig.image or rig.backend.name == "ssh" else 5):
         live()
-    assert _open_descriptors() == before
+    # A connection may be let go of a moment after what needed it.
+    until = time.monotonic() + 20
+    while _open_descriptors() > before and time.monotonic() < until:
+        time.sleep(0.05)
+    assert _open_descriptors() <= before
 
 
 def test_owners_and_modes_are_kept_between_phases(rig: Rig, sandbox: Sandbox) -> None:

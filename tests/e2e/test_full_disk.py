@@ -107,7 +107,7 @@ def mounted(place: Path, options: str) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("size=2m", ("Dockerfile:3: RUN head", "exit code 1", "No space left on device")),
+        ("size=40m", ("Dockerfile:3: RUN head", "exit code 1", "No space left on device")),
         ("size=100k", ("Dockerfile cannot be kept below", "No space left on device", "BENCHFLOW_CACHE_DIR")),
         ("ro", ("Dockerfile cannot be kept below", "Read-only file system", "BENCHFLOW_CACHE_DIR")),
     ],
@@ -117,7 +117,7 @@ def test_a_cache_disk_that_takes_no_image_is_told_in_a_sentence(
     make_task: MakeTask, tmp_path: Path, machine: Machine, options: str, said: tuple[str, ...]
 ) -> None:
     task = make_task()
-    (task / "environment" / "Dockerfile").write_text(BUILT)
+    (task / "environment" / "Dockerfile").write_text(BUILT.replace("3000000", "90000000"))
     (task.parents[1] / "pytest.ini").write_text("[pytest]\n")
     with mounted(tmp_path / "disk", options) as cache:
         command = ("env", f"BENCHFLOW_CACHE_DIR={cache}", sys.executable, "-m", "pytest", "-p", "no:cacheprovider")

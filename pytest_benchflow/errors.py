@@ -38,10 +38,20 @@ class UnpricedError(BenchflowError, ValueError):
     category = "accounting"
 
 
-class OverBudgetError(UnsupportedError):
+class UnstartedError(UnsupportedError):
+    """A rollout that could run here was not started; the run fails, and the cell is missing."""
+
+
+class OverBudgetError(UnstartedError):
     """A rollout was not started, because the session has spent what it may."""
 
     category = "budget"
+
+
+class HeldBackError(UnstartedError):
+    """A rollout was not started, because a canary of its agent, model and skill mode is not known to be fine."""
+
+    category = "canary"
 
 
 class SandboxError(BenchflowError, RuntimeError):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SKILL_MODES = ("default", "with", "without", "both")
 GATES = ("health", "reward")
 AGENT_NETWORKS = ("declared", "proxy", "environment")
+# What a resumed job fills: the first is meant by the option alone.
+RESUMES = ("unhealthy", "unscored", "missing")
 PARITIES = ("bytes", "behaviour")
 # What agents call the reasoning effort: where it is set, it means the option.
 EFFORT_VARIABLE = "LLM_REASONING_EFFORT"
@@ -34,6 +36,7 @@ class Option:
     help: str
     choices: tuple[str, ...] = ()
     metavar: str | None = None
+    alone: str | None = None  # what the option means without a value; one that is given follows an equals sign
 
     @property
     def flag(self) -> str:
@@ -55,6 +58,13 @@ OPTIONS: tuple[Option, ...] = (
         "model as provider/name, or replay for recorded answers; repeat for more (default: replay)",
         metavar="NAME",
     ),
+    Option(
+        "matrix",
+        "str",
+        None,
+        "TOML file with agents, models, skills, trials, tasks and what to leave out or add; options count over it",
+        metavar="FILE",
+    ),
     Option("sandbox", "str", "local", "sandbox backend that each rollout runs in (default: local)", metavar="NAME"),
     Option(
         "ssh-host",
@@ -66,6 +76,31 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("jobs-dir", "str", "jobs", "directory that receives one directory per run (default: jobs)", metavar="DIR"),
     Option("job-name", "str", "", "name of this run's directory (default: the time it starts)", metavar="NAME"),
+    Option(
+        "resume",
+        "str",
+        None,
+        "fill the gaps of the job that --benchflow-job-name names: what is not there, not scored or not healthy "
+        "(unhealthy, the default), what is not there or not scored (unscored), or only what is not there (missing)",
+        RESUMES,
+        alone="unhealthy",
+    ),
+    Option(
+        "accept-change",
+        "list",
+        (),
+        "what may differ from the rollouts of a resumed job: agent_version, agent_env, agent_network or tasks; repeat "
+        "for more",
+        metavar="NAME",
+    ),
+    Option(
+        "retries",
+        "int",
+        0,
+        "further attempts at a rollout whose sandbox, transport or provider failed, or, once, whose verifier crashed "
+        "(default: 0)",
+        metavar="N",
+    ),
     Option("trials", "int", 1, "rollouts per task, agent, model and skill mode (default: 1)", metavar="N"),
     Option("agent-timeout", "float", None, "seconds an agent may take, over what the task says", metavar="SEC"),
     Option(
@@ -122,6 +157,33 @@ OPTIONS: tuple[Option, ...] = (
         metavar="N",
     ),
     Option("max-cost", "float", None, "US dollars after which no further rollout starts (default: off)", metavar="USD"),
+    Option(
+        "canary",
+        "list",
+        (),
+        "tasks that each agent, model and skill mode does first, by name; the rest starts only when they are healthy",
+        metavar="TASK[,TASK]",
+    ),
+    Option(
+        "require-audit",
+        "bool",
+        False,
+        "start the rest only when an audit that holds calls each canary publishable (needs --benchflow-canary)",
+    ),
+    Option(
+        "min-pass-rate",
+        "float",
+        None,
+        "share of the planned rollouts that must be solved, or the run fails: above 0, up to 1",
+        metavar="R",
+    ),
+    Option(
+        "max-unhealthy",
+        "str",
+        None,
+        "how many planned rollouts, or what share of them, may be unhealthy or missing; within it these fail no run",
+        metavar="N|P%",
+    ),
     Option("replay-strict", "bool", False, "refuse a replayed request whose tool outputs differ from the recording"),
     Option(
         "review",
@@ -159,8 +221,35 @@ INI_ONLY: tuple[tuple[str, Any, Any, str], ...] = (
     ("benchflow_tasks", "args", ["tasks"], "directories searched for tasks when an agent is named and no path is"),
 )
 
+_MOST = re.compile(r"\d{1,9}|(\d{1,2}(\.\d{1,6})?|100)%", re.ASCII)
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _ENV_ITEM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(=.*)?\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """Cells that a matrix leaves out: those that fit every pattern given; no pattern fits all."""
+
+    task: tuple[str, ...] = ()
+    agent: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    trial: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Include:
+    """Cells that a matrix has beside its product, with settings of their own; None and () are those of the product."""
+
+    agent: tuple[str, ...]
+    model: tuple[str, ...] = ()
+    task: tuple[str, ...] = ()  # patterns
+    skills: str | None = None
+    trials: int | None = None
+    reasoning_effort: str | None = None
+    agent_timeout: float | None = None
+    idle_timeout: float | None = None
+    model_timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +258,16 @@ class Settings:
 
     agents: tuple[str, ...] = ("baseline",)
     models: tuple[str, ...] = ("replay",)
+    matrix: str | None = None
+    exclude: tuple[Exclude, ...] = ()
+    include: tuple[Include, ...] = ()
     sandbox: str = "local"
     ssh_hosts: tuple[str, ...] = ()
     jobs_dir: Path = Path("jobs")
     job_name: str = ""
+    resume: str | None = None
+    accept_change: tuple[str, ...] = ()
+    retries: int = 0
     trials: int = 1
     agent_timeout: float | None = None
     idle_timeout: float | None = None
@@ -188,6 +283,10 @@ class Settings:
     prices: str | None = None
     model_concurrency: int | None = None
     max_cost: float | None = None
+    canary: tuple[str, ...] = ()
+    require_audit: bool = False
+    min_pass_rate: float | None = None
+    max_unhealthy: str | None = None
     replay_strict: bool = False
     record: bool = False
     review: tuple[str, ...] = ()
@@ -197,6 +296,26 @@ class Settings:
     manifests: str | None = None
     parity: str = "bytes"
     tasks: tuple[str, ...] = field(default=("tasks",))
+
+    @property
+    def all_agents(self) -> tuple[str, ...]:
+        """Return the agents of the product and of what is included beside it."""
+        return tuple(dict.fromkeys([*self.agents, *(name for each in self.include for name in each.agent)]))
+
+    @property
+    def all_models(self) -> tuple[str, ...]:
+        """Return the models of the product and of what is included beside it."""
+        return tuple(dict.fromkeys([*self.models, *(name for each in self.include for name in each.model)]))
+
+    @property
+    def most_trials(self) -> int:
+        """Return the most trials that any cell of the matrix has."""
+        return max([self.trials, *(each.trials or 0 for each in self.include)])
+
+    @property
+    def both_skill_modes(self) -> bool:
+        """Tell whether any task may run with and without its skills."""
+        return "both" in (self.skills, *(each.skills for each in self.include))
 
 
 def host_variable(name: str) -> str | None:
@@ -223,6 +342,8 @@ def read_settings(
     given = {option.name: spelling(option) for option in OPTIONS}
     if raw["trials"] < 1:
         raise UsageError(f"{given['trials']} is {raw['trials']}; it takes a whole number of at least 1")
+    if raw["retries"] < 0:
+        raise UsageError(f"{given['retries']} is {raw['retries']}; it takes a whole number of at least 0")
     for name in ("agent-timeout", "idle-timeout", "model-timeout"):
         if raw[name] is not None and not 0 < raw[name] < float("inf"):
             raise UsageError(f"{given[name]} is {raw[name]}; it takes a number of seconds above 0")
@@ -232,6 +353,7 @@ def read_settings(
         )
     if raw["max-cost"] is not None and not 0 < raw["max-cost"] < float("inf"):
         raise UsageError(f"{given['max-cost']} is {raw['max-cost']}; it takes US dollars above 0")
+    _check_gates(raw, given)
     if raw["job-name"] and not _SAFE_NAME.match(raw["job-name"]):
         raise UsageError(
             f"{given['job-name']} is {raw['job-name']!r}; it takes letters, digits, dots, dashes and underscores, "
@@ -243,10 +365,14 @@ def read_settings(
     return Settings(
         agents=raw["agent"] or ("baseline",),
         models=raw["model"] or ("replay",),
+        matrix=raw["matrix"],
         sandbox=raw["sandbox"],
         ssh_hosts=raw["ssh-host"],
         jobs_dir=root / raw["jobs-dir"],
         job_name=raw["job-name"],
+        resume=raw["resume"],
+        accept_change=raw["accept-change"],
+        retries=raw["retries"],
         trials=raw["trials"],
         agent_timeout=raw["agent-timeout"],
         idle_timeout=raw["idle-timeout"],
@@ -262,6 +388,10 @@ def read_settings(
         prices=raw["prices"],
         model_concurrency=raw["model-concurrency"],
         max_cost=raw["max-cost"],
+        canary=raw["canary"],
+        require_audit=raw["require-audit"],
+        min_pass_rate=raw["min-pass-rate"],
+        max_unhealthy=raw["max-unhealthy"],
         replay_strict=raw["replay-strict"],
         record=raw["record"],
         review=raw["review"],
@@ -272,6 +402,23 @@ def read_settings(
         parity=raw["parity"],
         tasks=tuple(tasks),
     )
+
+
+def _check_gates(raw: dict[str, Any], given: dict[str, str]) -> None:
+    """Refuse limits that no job could keep or miss, and an audit of nothing. Raises: UsageError."""
+    if raw["min-pass-rate"] is not None and not 0 < raw["min-pass-rate"] <= 1:
+        raise UsageError(f"{given['min-pass-rate']} is {raw['min-pass-rate']}; it takes a share above 0, up to 1")
+    if raw["max-unhealthy"] is not None and not _MOST.fullmatch(raw["max-unhealthy"]):
+        raise UsageError(
+            f"{given['max-unhealthy']} is {raw['max-unhealthy']!r}; it takes how many may be unhealthy, as 3, or what "
+            "share of all, as 5%"
+        )
+    names = [name.strip() for item in raw["canary"] for name in item.split(",")]
+    if "" in names:
+        raise UsageError(f"{given['canary']} names a task ''; it takes names of tasks, with commas between them")
+    raw["canary"] = tuple(dict.fromkeys(names))
+    if raw["require-audit"] and not names:
+        raise UsageError(f"{given['require-audit']} is of canaries, and there are none; pass --benchflow-canary=TASK")
 
 
 def _typed(option: Option, value: Any, given: str) -> Any:

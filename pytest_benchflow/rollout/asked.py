@@ -43,6 +43,7 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
         "reasoning_effort": config.reasoning_effort,
         "skill_mode": cell.skill_mode,
         "trial": config.trial,
+        "canary": config.canary,
         "environment": cell.backend.name,
         "environment_mode": first.verifier.environment_mode,
         "acp_transport": None,

@@ -56,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if option.kind != "bool":
             action = "append" if option.kind == "list" else "store"
             how = {"action": action, "metavar": "|".join(option.choices) or option.metavar}
+            how |= {"nargs": "?", "const": option.alone} if option.alone else {}
         # The default stays None: only so can an ini value be told from an option that was not given.
         group.addoption(option.flag, dest=option.ini, default=None, help=option.help, **how)
         parser.addini(option.ini, help=f"{option.help}; as {option.flag}", type=INI_TYPES[option.kind], default=None)
@@ -67,7 +68,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     """Complete the command line while it can still be changed, in sessions that may be about tasks."""
     known = early_config.known_args_namespace
-    named = known.benchflow_agent or known.benchflow_model or getattr(known, "numprocesses", None)
+    if any(option.alone and option.flag in args for option in OPTIONS):
+        from pytest_benchflow.collect.options import give_back_words
+
+        give_back_words(known, args)
+    named = known.benchflow_agent or known.benchflow_model or getattr(known, "numprocesses", None) or getattr(known, "tx", None)
     named = named or known.benchflow_conformance or known.benchflow_review or _lists(early_config, "benchflow_review")
     here = early_config.invocation_params.dir
     if named or _inside(here / str(argument).partition("::")[0] for argument in known.file_or_dir or ("",)):

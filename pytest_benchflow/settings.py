@@ -362,46 +362,11 @@ def read_settings(
     for item in raw["agent-env"]:
         if not _ENV_ITEM.match(item):
             raise UsageError(f"{given['agent-env']} got {item.partition('=')[0]!r}; it takes KEY=VALUE or KEY")
-    return Settings(
-        agents=raw["agent"] or ("baseline",),
-        models=raw["model"] or ("replay",),
-        matrix=raw["matrix"],
-        sandbox=raw["sandbox"],
-        ssh_hosts=raw["ssh-host"],
-        jobs_dir=root / raw["jobs-dir"],
-        job_name=raw["job-name"],
-        resume=raw["resume"],
-        accept_change=raw["accept-change"],
-        retries=raw["retries"],
-        trials=raw["trials"],
-        agent_timeout=raw["agent-timeout"],
-        idle_timeout=raw["idle-timeout"],
-        model_timeout=raw["model-timeout"],
-        skip_key_check=raw["skip-key-check"],
-        skills=raw["skills"],
-        gate=raw["gate"],
-        keep_sandbox=raw["keep-sandbox"],
-        agent_network=raw["agent-network"],
-        agent_env=raw["agent-env"],
-        reasoning_effort=raw["reasoning-effort"],
-        price=raw["price"],
-        prices=raw["prices"],
-        model_concurrency=raw["model-concurrency"],
-        max_cost=raw["max-cost"],
-        canary=raw["canary"],
-        require_audit=raw["require-audit"],
-        min_pass_rate=raw["min-pass-rate"],
-        max_unhealthy=raw["max-unhealthy"],
-        replay_strict=raw["replay-strict"],
-        record=raw["record"],
-        review=raw["review"],
-        review_rebuild=raw["review-rebuild"],
-        expect_commit=raw["expect-commit"],
-        conformance=raw["conformance"],
-        manifests=raw["manifests"],
-        parity=raw["parity"],
-        tasks=tuple(tasks),
-    )
+    # Each option has the field of its name; these have others.
+    fields = {option.ini.removeprefix("benchflow_"): raw[option.name] for option in OPTIONS}
+    agents, models, hosts = fields.pop("agent"), fields.pop("model"), fields.pop("ssh_host")
+    fields |= {"agents": agents or ("baseline",), "models": models or ("replay",), "ssh_hosts": hosts}
+    return Settings(**{**fields, "jobs_dir": root / raw["jobs-dir"], "tasks": tuple(tasks)})
 
 
 def _check_gates(raw: dict[str, Any], given: dict[str, str]) -> None:

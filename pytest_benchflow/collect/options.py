@@ -58,6 +58,27 @@ def add_arguments(config: pytest.Config, args: list[str]) -> None:
         known.file_or_dir = [*anchors, *([str(conftest_above(here / "conftest.py"))] if reviewed else [])]
 
 
+def give_back_words(known: Any, args: list[str]) -> None:
+    """Let an option that may stand alone take no word that follows it: that is a path, and stays one."""
+    end = args.index("--") if "--" in args else len(args)
+    for option in (each for each in OPTIONS if each.alone and each.flag in args[:end]):
+        taken = getattr(known, option.ini)
+        for place in (number for number, word in enumerate(args[:end]) if word == option.flag):
+            args[place] = f"{option.flag}={option.alone}"
+            if taken in args[place + 1 : place + 2]:
+                known.file_or_dir = [taken, *known.file_or_dir]
+                setattr(known, option.ini, option.alone)
+
+
+def make_far_workers(config: pytest.Config, settings: Settings, open_job: Callable[[], None]) -> FarWorkers | None:
+    """Return what minds xdist's workers on other machines, None where there are none. Raises: pytest.UsageError."""
+    from pytest_benchflow.collect.far import FarWorkers, far_specs
+
+    if config.getoption("dist", "no") == "no" or not far_specs(config.option.tx):
+        return None
+    return FarWorkers(config, settings, open_job)
+
+
 def in_use(config: pytest.Config, known: Any) -> bool:
     """Tell, before the session is configured, whether it is about tasks."""
     named = absolute_paths(known.file_or_dir, config.invocation_params.dir)

@@ -21,6 +21,8 @@ GATES = ("health", "reward")
 AGENT_NETWORKS = ("declared", "proxy", "environment")
 # What a resumed job fills: the first is meant by the option alone.
 RESUMES = ("unhealthy", "unscored", "missing")
+# In which order items of rollouts report.
+ORDERS = ("collection", "finished")
 PARITIES = ("bytes", "behaviour")
 # What agents call the reasoning effort: where it is set, it means the option.
 EFFORT_VARIABLE = "LLM_REASONING_EFFORT"
@@ -100,6 +102,15 @@ OPTIONS: tuple[Option, ...] = (
         "further attempts at a rollout whose sandbox, transport or provider failed, or, once, whose verifier crashed "
         "(default: 0)",
         metavar="N",
+    ),
+    Option("concurrency", "int", 1, "rollouts that each process keeps in flight at a time (default: 1)", metavar="N"),
+    Option(
+        "order",
+        "str",
+        "collection",
+        "how items report when several rollouts are in flight: as collected (default), or those of whichever rollout is "
+        "finished first",
+        ORDERS,
     ),
     Option("trials", "int", 1, "rollouts per task, agent, model and skill mode (default: 1)", metavar="N"),
     Option("agent-timeout", "float", None, "seconds an agent may take, over what the task says", metavar="SEC"),
@@ -268,6 +279,8 @@ class Settings:
     resume: str | None = None
     accept_change: tuple[str, ...] = ()
     retries: int = 0
+    concurrency: int = 1
+    order: str = "collection"
     trials: int = 1
     agent_timeout: float | None = None
     idle_timeout: float | None = None
@@ -340,17 +353,14 @@ def read_settings(
     """
     raw = {option.name: _typed(option, lookup(option), spelling(option)) for option in OPTIONS}
     given = {option.name: spelling(option) for option in OPTIONS}
-    if raw["trials"] < 1:
-        raise UsageError(f"{given['trials']} is {raw['trials']}; it takes a whole number of at least 1")
+    for name in ("trials", "concurrency", "model-concurrency"):
+        if raw[name] is not None and raw[name] < 1:
+            raise UsageError(f"{given[name]} is {raw[name]}; it takes a whole number of at least 1")
     if raw["retries"] < 0:
         raise UsageError(f"{given['retries']} is {raw['retries']}; it takes a whole number of at least 0")
     for name in ("agent-timeout", "idle-timeout", "model-timeout"):
         if raw[name] is not None and not 0 < raw[name] < float("inf"):
             raise UsageError(f"{given[name]} is {raw[name]}; it takes a number of seconds above 0")
-    if raw["model-concurrency"] is not None and raw["model-concurrency"] < 1:
-        raise UsageError(
-            f"{given['model-concurrency']} is {raw['model-concurrency']}; it takes a whole number of at least 1"
-        )
     if raw["max-cost"] is not None and not 0 < raw["max-cost"] < float("inf"):
         raise UsageError(f"{given['max-cost']} is {raw['max-cost']}; it takes US dollars above 0")
     _check_gates(raw, given)

@@ -72,7 +72,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
         from pytest_benchflow.collect.options import give_back_words
 
         give_back_words(known, args)
-    named = known.benchflow_agent or known.benchflow_model or getattr(known, "numprocesses", None) or getattr(known, "tx", None)
+    named = (
+        known.benchflow_agent
+        or known.benchflow_model
+        or known.benchflow_matrix
+        or getattr(known, "numprocesses", None)
+        or getattr(known, "tx", None)
+    )
     named = named or known.benchflow_conformance or known.benchflow_review or _lists(early_config, "benchflow_review")
     here = early_config.invocation_params.dir
     if named or _inside(here / str(argument).partition("::")[0] for argument in known.file_or_dir or ("",)):
@@ -108,6 +114,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
         parity = make_parity(config, _selection(config).settings, config.stash[RUNS].session)
         config.pluginmanager.register(parity, "benchflow-parity")
+    if getattr(config.option, "tx", None) and _worker(config) is None and _selection(config).in_use:
+        from pytest_benchflow.collect.options import make_far_workers
+
+        far = make_far_workers(config, _selection(config).settings, config.stash[RUNS].open)
+        if far is not None:
+            config.pluginmanager.register(far, "benchflow-far-workers")
     if getattr(config.option, "numprocesses", None) and _worker(config) is None and _selection(config).in_use:
         from pytest_benchflow.collect.interrupt import LocalWorkers
 
@@ -239,7 +251,8 @@ def pytest_configure_node(node: Any) -> None:
     """Give each xdist worker the job's name and the session's id, which are decided once."""
     runs = node.config.stash[RUNS]
     sent = {"job_name": runs.settings.job_name, "session_id": runs.session_id, "warns": node.gateway.id == "gw0"}
-    node.workerinput["benchflow"] = sent
+    far = node.config.pluginmanager.get_plugin("benchflow-far-workers")
+    node.workerinput["benchflow"] = {**sent, **(far.sent_to(node) if far else {})}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -300,7 +313,7 @@ def _selection(config: pytest.Config) -> Selection:
 def _header(config: pytest.Config) -> str:
     from pytest_benchflow.report.terminal import header
 
-    return header(_selection(config).settings)
+    return header(_selection(config).settings, _selection(config).notes)
 
 
 def _has_values(config: pytest.Config) -> bool:

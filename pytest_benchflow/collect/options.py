@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_benchflow import registry
 from pytest_benchflow.catalog.directory import declare_agents
+from pytest_benchflow.collect.matrix_file import NAME, matrix_of
 from pytest_benchflow.collect.runs import Reviews
 from pytest_benchflow.collect.selection import (
     Selection,
@@ -25,8 +27,9 @@ from pytest_benchflow.report.text import printable
 from pytest_benchflow.settings import INI_ONLY, OPTIONS, Option, Settings, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_benchflow.collect.far import FarWorkers
 
 _ACCEPTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "list": "a list of words"}
 _TASKS_INI, _, _DEFAULT_TASKS, _ = INI_ONLY[0]
@@ -48,10 +51,16 @@ def add_arguments(config: pytest.Config, args: list[str]) -> None:
         added = [str(directory) for directory in _task_directories(config) if directory.is_dir()]
     args[:0] = added
     known.file_or_dir = [*added, *known.file_or_dir]
-    if getattr(known, "numprocesses", None) and known.dist == "no" and not known.distload:
+    tx = getattr(known, "tx", None)
+    if (getattr(known, "numprocesses", None) or tx) and known.dist == "no" and not known.distload:
         # A rollout and its checks go to one worker; anything else spreads as it does without this.
         checked = known.benchflow_conformance or config.getini("benchflow_conformance")
         args += ["--dist=loadgroup"] if reviewed or checked or in_use(config, known) else []
+    if tx and not reviewed and in_use(config, known):
+        from pytest_benchflow.collect.far import absolute_arguments, far_specs
+
+        if far_specs(tx):
+            absolute_arguments(config, added)
     anchors = None if known.pyargs else conftest_anchors(known.file_or_dir, here, reviewed)
     if anchors is not None:
         # The option names runs, not where the session's own conftest files are.
@@ -137,6 +146,7 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
         settings=replace(
             settings,
             job_name=worker["job_name"] if worker else named,
+            jobs_dir=Path(worker["jobs_dir"]).absolute() if worker and "jobs_dir" in worker else settings.jobs_dir,
             prices=_price_file(config, settings.prices),
         ),
         root=config.rootpath,
@@ -149,7 +159,38 @@ def read_selection(config: pytest.Config, worker: Mapping[str, Any] | None) -> S
     if selection.in_use or settings.agents != Settings().agents:
         _declare_agents()
     agents = tuple(dict.fromkeys(registry.canonical("agents", name) for name in settings.agents))
-    return replace(selection, settings=replace(selection.settings, agents=agents))
+    return _with_matrix(replace(selection, settings=replace(selection.settings, agents=agents)), config)
+
+
+def _with_matrix(selection: Selection, config: pytest.Config) -> Selection:
+    """Add what a matrix leaves out and includes, and what is to be said of it. Raises: pytest.UsageError."""
+    matrix, settings = matrix_of(config), selection.settings
+    if matrix is None:
+        unused = selection.in_use and (config.rootpath / NAME).is_file()
+        note = f"{NAME} is in the root directory and not used; pass --benchflow-matrix={NAME}"
+        return replace(selection, notes=(note,)) if unused else selection
+    given = {option.name: value for option in OPTIONS if (value := config.getoption(option.ini)) is not None}
+    include, notes = matrix.under(given, lambda name: registry.canonical("agents", name))
+    if (
+        matrix.tasks
+        and config.args_source is pytest.Config.ArgsSource.ARGS
+        and set(config.args) != set(map(str, matrix.tasks))
+    ):
+        notes.append(f"the paths on the command line over the tasks of {matrix.shown}")
+    # What a file includes is all of its matrix where it names no agent beside.
+    alone = matrix.include and "agent" not in {*given, *matrix.values} and not config.getini("benchflow_agent")
+    settings = replace(
+        settings,
+        matrix=str(matrix.path),
+        exclude=matrix.exclude,
+        include=include,
+        agents=() if alone else settings.agents,
+    )
+    try:
+        matrix.check_patterns((*settings.all_agents, *matrix.all_agents), (*settings.all_models, *matrix.all_models))
+    except UsageError as error:
+        raise pytest.UsageError(printable(error)) from None
+    return replace(selection, settings=settings, notes=(f"matrix of {matrix.shown}", *notes))
 
 
 def _price_file(config: pytest.Config, named: str | None) -> str | None:
@@ -230,7 +271,7 @@ def _check_review(config: pytest.Config) -> None:
 
 def _check_record(settings: Settings) -> None:
     """Refuse to record answers that are recordings themselves. Raises: pytest.UsageError."""
-    if settings.record and set(settings.models) == {"replay"}:
+    if settings.record and set(settings.all_models) == {"replay"}:
         raise pytest.UsageError(
             "--benchflow-record keeps the answers of a live model, and no model but replay is asked for; "
             "pass --benchflow-model=provider/name too"
@@ -239,30 +280,30 @@ def _check_record(settings: Settings) -> None:
 
 def _check_models(settings: Settings) -> None:
     """Refuse models of no known form, or without a key, where an agent would call them. Raises: pytest.UsageError."""
-    live = [model for model in settings.models if model != "replay"]
+    from pytest_benchflow.rollout.plan import pairs
+
+    live = [pair for pair in pairs(settings) if pair[1] not in ("replay", "none")]
     if not live:
         return
     # Imported here: only a session with a live model loads a client this early.
     from pytest_benchflow.proxy.routes import check_model
 
     try:
-        agents = [registry.load("agents", name, "agent")(name) for name in settings.agents]
-        for agent in (each for each in agents if each.uses_model):
-            for model in live:
-                check_model(model, agent)
+        for agent, model in live:
+            check_model(model, registry.load("agents", agent, "agent")(agent))
     except BenchflowError as error:
         raise pytest.UsageError(f"--benchflow-model: {error}") from None
 
 
 def _check_prices(settings: Settings) -> None:
     """Refuse prices that are none, and a limit that an unknown price cannot hold. Raises: pytest.UsageError."""
-    from pytest_benchflow.rollout.plan import models_for
+    from pytest_benchflow.rollout.plan import pairs
 
     try:
         prices = read_prices(settings.price, settings.prices)
         if settings.max_cost is None:
             return
-        for model in dict.fromkeys(model for agent in settings.agents for model in models_for(agent, settings)):
+        for model in dict.fromkeys(model for _agent, model in pairs(settings)):
             if model not in ("none", "replay"):
                 prices.of(model)
     except UnpricedError as error:
@@ -273,14 +314,14 @@ def _check_prices(settings: Settings) -> None:
 
 def _check_distinct(settings: Settings, config: pytest.Config) -> None:
     """Refuse agents and models whose rollouts would share a name. Raises: pytest.UsageError naming both."""
-    if len(settings.agents) == len(settings.models) == 1:
+    if len(settings.all_agents) == len(settings.all_models) == 1:
         return
     from pytest_benchflow.rollout.config import slug
-    from pytest_benchflow.rollout.plan import models_for
+    from pytest_benchflow.rollout.plan import pairs
 
     given = {option.name: _spelling(config, option) for option in OPTIONS}
     known: dict[str, tuple[str, str]] = {}
-    for pair in [(agent, model) for agent in settings.agents for model in models_for(agent, settings)]:
+    for pair in pairs(settings):
         # As test ids and as directories join them.
         for name in (joint.join(map(slug, pair)) for joint in ("-", "__")):
             other = known.setdefault(name, pair)
@@ -298,10 +339,11 @@ def _check_distinct(settings: Settings, config: pytest.Config) -> None:
 def _check_agent_env(settings: Settings) -> None:
     """Refuse a bare KEY that the host does not set, and two reasoning efforts. Raises: pytest.UsageError."""
     from pytest_benchflow.rollout.config import asked_effort
-    from pytest_benchflow.rollout.plan import agent_environment
+    from pytest_benchflow.rollout.plan import agent_environment, parts
 
     try:
-        asked_effort(settings.reasoning_effort, agent_environment(settings))
+        for part in parts(settings):
+            asked_effort(part.reasoning_effort or settings.reasoning_effort, agent_environment(settings))
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -320,7 +362,7 @@ def _check_names(selection: Selection, config: pytest.Config) -> None:
     """Refuse agents, sandboxes and task directories that do not exist. Raises: pytest.UsageError."""
     given = {option.name: _spelling(config, option) for option in OPTIONS}
     for kind, option, asked in (
-        ("agents", "agent", selection.settings.agents),
+        ("agents", "agent", selection.settings.all_agents),
         ("sandboxes", "sandbox", (selection.settings.sandbox,)),
     ):
         known = registry.names(kind)
@@ -356,9 +398,11 @@ def _check_version(name: str, given: str) -> None:
 
 def _value(config: pytest.Config, option: Option) -> Any:
     """Return an option's raw value, the command line over the ini file."""
-    given = config.getoption(option.ini)
+    given, matrix = config.getoption(option.ini), matrix_of(config)
     if given is not None:
         return given
+    if matrix is not None and option.name in matrix.values:
+        return matrix.values[option.name]
     try:
         return config.getini(option.ini)
     except (ValueError, TypeError, pytest.UsageError) as error:
@@ -369,19 +413,29 @@ def _value(config: pytest.Config, option: Option) -> Any:
 
 
 def _spelling(config: pytest.Config, option: Option) -> str:
-    """Name an option as the user gave it: on the command line, or in the ini file."""
-    return option.flag if config.getoption(option.ini) is not None else f"the ini value {option.ini}"
+    """Name an option as the user gave it: on the command line, in the matrix or in the ini file."""
+    if config.getoption(option.ini) is not None:
+        return option.flag
+    matrix = matrix_of(config)
+    if matrix is not None and option.name in matrix.keys:
+        return f"{matrix.shown}: {matrix.keys[option.name]}"
+    return f"the ini value {option.ini}"
 
 
 def _everywhere(options: Any) -> bool:
-    """Tell whether an agent or a model is named on the command line."""
-    return bool(getattr(options, "benchflow_agent", None) or getattr(options, "benchflow_model", None))
+    """Tell whether an agent, a model or a matrix is named on the command line."""
+    return any(getattr(options, f"benchflow_{name}", None) for name in ("agent", "model", "matrix"))
 
 
 def _task_directories(config: pytest.Config) -> list[Path]:
+    matrix = matrix_of(config)
+    if matrix is not None and matrix.tasks is not None:
+        return list(matrix.tasks)
     return [config.rootpath / name for name in config.getini(_TASKS_INI) or _DEFAULT_TASKS]
 
 
 def _listed(config: pytest.Config) -> tuple[Path, ...]:
-    """Return the task directories that the ini file names itself: plain `pytest` collects those."""
-    return tuple(_task_directories(config)) if config.getini(_TASKS_INI) else ()
+    """Return the task directories that the ini file names, or the matrix it names: plain `pytest` collects those."""
+    matrix = matrix_of(config)
+    named = config.getini(_TASKS_INI) or (matrix is not None and matrix.tasks and config.getini("benchflow_matrix"))
+    return tuple(_task_directories(config)) if named else ()

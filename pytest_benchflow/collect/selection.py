@@ -26,6 +26,7 @@ class Selection:
     everywhere: bool = False  # an agent or a model is named on the command line
     listed: tuple[Path, ...] = ()  # directories that the ini file lists
     warns: bool = True  # False in all xdist workers but one, so that each warning appears once
+    notes: tuple[str, ...] = ()  # what a reader should know of how it came to be
     warned: set[Path] = field(default_factory=set)
 
     def asks_for(self, task: Path) -> bool:

@@ -77,7 +77,7 @@ class RolloutReport:
 
     @property
     def _distributed(self) -> bool:
-        return bool(self._config.getoption("numprocesses", None))
+        return self._config.getoption("dist", "no") != "no"
 
     def starting(self) -> Generator[None]:
         """Keep pytest from naming the file of a rollout's item: the rollout has a line of its own."""
@@ -320,20 +320,24 @@ class RolloutReport:
 def head(settings: Settings, *, task: str, agent: str, model: str, skills: str, trial: int | None) -> str:
     """Name a rollout by its task, its agent, and whatever else is not the same for all of the run."""
     parts = [task.rpartition("/")[2], agent]
-    parts += [model] if len(settings.models) > 1 and model != "none" else []
-    parts += [_SKILLS.get(skills, skills)] if settings.skills == "both" else []
-    parts += [f"trial {trial}"] if settings.trials > 1 else []
+    parts += [model] if len(settings.all_models) > 1 and model != "none" else []
+    parts += [_SKILLS.get(skills, skills)] if settings.both_skill_modes else []
+    parts += [f"trial {trial}"] if settings.most_trials > 1 else []
     return " · ".join(map(one_line, parts))
 
 
-def header(settings: Settings) -> str:
-    """Say in a line what will run, and in one more for each agent that is none of the catalogue's where it is from."""
-    agents, models = (", ".join(map(one_line, settings.agents)), ", ".join(map(one_line, settings.models)))
-    trials = f" · {settings.trials} trials" if settings.trials > 1 else ""
+def header(settings: Settings, notes: Sequence[str] = ()) -> str:
+    """Say in a line what will run, in one more for each agent that is none of the catalogue's where it is from.
+
+    `notes` are said below, in a line each.
+    """
+    agents, models = (", ".join(map(one_line, settings.all_agents)), ", ".join(map(one_line, settings.all_models)))
+    trials = f" · {settings.most_trials} trials" if settings.most_trials > 1 else ""
     place = f"{settings.sandbox} · {settings.jobs_dir / settings.job_name}"
     lines = [f"benchflow: {agents} · {models}{trials} · {one_line(place)}"]
-    theirs = ((name, registry.declared().get(name.partition("@")[0])) for name in settings.agents)
+    theirs = ((name, registry.declared().get(name.partition("@")[0])) for name in settings.all_agents)
     lines += [f"benchflow: {one_line(name)} is that of {one_line(each.file)}" for name, each in theirs if each]
+    lines += [f"benchflow: {one_line(note)}" for note in notes]
     return "\n".join(lines)
 
 

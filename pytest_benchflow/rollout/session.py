@@ -23,7 +23,7 @@ from pytest_benchflow.rollout.keys import Keys
 from pytest_benchflow.rollout.leftovers import left_at_end, reap_at_start
 from pytest_benchflow.rollout.matrix import matrix_record
 from pytest_benchflow.rollout.place import held, rundir_of
-from pytest_benchflow.rollout.plan import models_for
+from pytest_benchflow.rollout.plan import pairs
 from pytest_benchflow.rollout.pool import Pool
 from pytest_benchflow.rollout.run import run_cell
 
@@ -114,7 +114,7 @@ class RolloutSession:
         if planned is not None:
             models = [cell.model for cell in planned]
         else:
-            models = [model for agent in self.settings.agents for model in models_for(agent, self.settings)]
+            models = [model for _agent, model in pairs(self.settings)]
         for model in dict.fromkeys(models):
             if model not in ("replay", "none"):
                 from pytest_benchflow.proxy.routes import provider_route

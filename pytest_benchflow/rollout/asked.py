@@ -30,6 +30,7 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
     first = task.steps[0]
     limits = time_limits(config, task, first)
     return {
+        "rollout_name": config.rollout_name(task),
         "task_path": str(task.path),
         "task_digest": task_digest(task),
         "task_name": task.name,

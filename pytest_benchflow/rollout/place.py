@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
-from contextlib import contextmanager
+import os
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import UsageError
+from pytest_benchflow.records.attempts import is_number
 from pytest_benchflow.records.recover import recover_pending
 from pytest_benchflow.records.rundir import RunDir, new_job_name
 
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.tasks.task import Task
+
+_LOCK_TICK_SEC = 0.05
+# An attempt on its way into attempts/<k>/.
+_MOVING = ".moving"
 
 
 def own_job(config: RolloutConfig) -> RolloutConfig:
@@ -56,15 +63,29 @@ def held(rundir: RunDir, *, wait: bool) -> Iterator[None]:
 def set_aside(rundir: RunDir) -> None:
     """Move what an earlier attempt left into attempts/<k>/: nothing captured is ever overwritten.
 
-    Model calls that it left open are recorded first.
+    Model calls that it left open are recorded first. After a kill in the middle a second call goes on where the first
+    one was, so that an attempt stays whole.
     """
-    left = [p for p in rundir.path.iterdir() if p not in (rundir.attempts, rundir.lock)] if rundir.path.is_dir() else []
-    if not left:
-        return
-    recover_pending(rundir)
+    moving = rundir.attempts / _MOVING
+    if not moving.is_dir():
+        if not _holds_files(rundir):
+            return
+        recover_pending(rundir)
+        moving.mkdir(parents=True)
     left = [path for path in rundir.path.iterdir() if path not in (rundir.attempts, rundir.lock)]
-    done = [int(p.name) for p in rundir.attempts.iterdir() if p.name.isdigit()] if rundir.attempts.is_dir() else []
-    target = rundir.attempts / str(max(done, default=0) + 1)
-    target.mkdir(parents=True)
-    for path in left:
-        path.rename(target / path.name)
+    # What makes a directory a rollout goes first: nobody takes the rest for one that was killed.
+    for path in sorted(left, key=lambda each: each != rundir.config):
+        target = moving / path.name
+        while os.path.lexists(target):
+            target = target.with_name(f"{target.name}.again")
+        path.rename(target)
+    done = [int(path.name) for path in rundir.attempts.iterdir() if is_number(path.name)]
+    moving.rename(rundir.attempts / str(max(done, default=0) + 1))
+
+
+def _holds_files(rundir: RunDir) -> bool:
+    """Tell whether an attempt left anything: one that was killed as it began has left empty directories at most."""
+    if not rundir.path.is_dir():
+        return False
+    left = [path for path in rundir.path.iterdir() if path not in (rundir.attempts, rundir.lock)]
+    return any(path.is_symlink() or not path.is_dir() or any(files for _, _, files in os.walk(path)) for path in left)

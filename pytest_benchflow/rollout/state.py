@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.dialects._match import recorded_dialect
+from pytest_benchflow.records.attempts import attempt_record
 from pytest_benchflow.records.journal import Journal, write_json
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rollout import Rollout
@@ -208,6 +209,6 @@ def begin(cell: Cell, host: Host, watch: Callable[[str], None] | None) -> Rollou
         sandbox_id=f"bf-{os.getpid()}-{secrets.token_hex(4)}",
         warnings=list(cell.warnings),
     )
-    state.config["started_at"] = state.started_at
+    state.config |= {"started_at": state.started_at, **attempt_record(rundir)}
     write_json(rundir.config, redactor.value(state.config))
     return state

@@ -148,9 +148,14 @@ def _add_cost(arm: Arm, rollout: Rollout, usage: Mapping[str, Any]) -> None:
     arm.unpriced += paid and cost is None
 
 
-def _arm(arms: dict[tuple[str, str, str], Arm], told: Mapping[str, Any]) -> Arm:
+def arm_key(told: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return agent, model and skill mode of a planned cell, or of a rollout's config.json."""
     recorded = str(told.get("skill_mode"))
-    key = (str(told.get("agent")), str(told.get("model")), str(told.get("skills") or _SKILLS.get(recorded, recorded)))
+    return str(told.get("agent")), str(told.get("model")), str(told.get("skills") or _SKILLS.get(recorded, recorded))
+
+
+def _arm(arms: dict[tuple[str, str, str], Arm], told: Mapping[str, Any]) -> Arm:
+    key = arm_key(told)
     return arms.setdefault(key, Arm(*key))
 
 

@@ -37,13 +37,18 @@ def write_job_files(job_dir: Path) -> dict[str, Any]:
     """Write results.jsonl, summary.json and, where a row cannot be read, results.errors.json; return the summary."""
     rollouts = rollouts_of(job_dir)
     _write_rows(job_dir, rollouts)
+    summary = summary_of(job_dir, rollouts)
+    write_json(job_dir / "summary.json", summary)
+    return summary
+
+
+def summary_of(job_dir: Path, rollouts: list[Rollout]) -> dict[str, Any]:
+    """Return what summary.json holds of a job with these rollouts."""
     found = coverage(job_dir, {rollout.path.name: _healthy(rollout) for rollout in rollouts})
     summary = summarise(rollouts, skipped=len(found.skipped))
     arms = arms_of(job_dir, rollouts, skipped=found.skipped)
     summary |= {"arms": [arm.as_dict() for arm in arms], "skill_lift": skill_lifts(arms)}
-    summary |= {"coverage": found.counts(), **found.left_out()}
-    write_json(job_dir / "summary.json", summary)
-    return summary
+    return summary | {"coverage": found.counts(), **found.left_out()}
 
 
 def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any]:

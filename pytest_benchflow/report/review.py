@@ -114,14 +114,19 @@ def review_rollout(root: Path, checks: Mapping[str, Check], *, rebuild: bool = F
 
     Never raises for what the directory holds.
     """
+    return review_of(RebuiltRollout(root) if rebuild else Rollout(root), checks)
+
+
+def review_of(rollout: Rollout, checks: Mapping[str, Check]) -> Review:
+    """Run checks on a rollout, whose records stay read; never raises for what its directory holds."""
     with _no_collector():
-        return _reviewed(root, checks, rebuild=rebuild)
+        return _reviewed(rollout, checks)
 
 
-def _reviewed(root: Path, checks: Mapping[str, Check], *, rebuild: bool) -> Review:
+def _reviewed(rollout: Rollout, checks: Mapping[str, Check]) -> Review:
+    root = rollout.path
     if not root.is_dir():
         return _unread(root, ["the job planned this rollout, and nothing of it is here"], checks)
-    rollout = RebuiltRollout(root) if rebuild else Rollout(root)
     refused = strange(rollout)
     try:
         return _unread(root, refused, checks) if refused else _read(rollout, checks)

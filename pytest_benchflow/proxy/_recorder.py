@@ -38,6 +38,7 @@ class Exchange:
     stream: bool = False
     client_gone: bool = False
     gone_at: float | None = None  # as `begun`: when its client left
+    connection: object = None  # that it came by
     metadata: dict[str, Any] = field(default_factory=dict)
 
 

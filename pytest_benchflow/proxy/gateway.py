@@ -10,7 +10,7 @@ import socket
 import time
 import weakref
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -28,6 +28,8 @@ from pytest_benchflow.records.values import now
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from aiohttp.web_protocol import RequestHandler
 
     from pytest_benchflow.contracts import Dialect, ModelResponse, Upstream
     from pytest_benchflow.proxy._pacing import Account, Pacing
@@ -90,6 +92,21 @@ class Gateway:
             self._pacing.close()
 
 
+class _Server(web.Server):
+    """A server that says when a client leaves, rather than ending at once what was under way for it."""
+
+    def __init__(
+        self, handle: Callable[..., Awaitable[web.StreamResponse]], left: Callable[[object], None], **more: Any
+    ) -> None:
+        super().__init__(handle, **more)
+        self._left = left
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Pass on which connection is gone."""
+        super().connection_lost(handler, exc)
+        self._left(handler)
+
+
 class GatewayEndpoint:
     """The door to the model for one rollout (`contracts.Endpoint`)."""
 
@@ -116,7 +133,7 @@ class GatewayEndpoint:
         self._effort = effort
         self._efforts: dict[tuple[str | None, ...], None] = {}  # as in `_effort.STATIONS`
         self._warnings: dict[str, None] = {}
-        self._tasks: set[asyncio.Task[web.StreamResponse]] = set()
+        self._exchanges: dict[asyncio.Task[Any], Exchange] = {}  # under way, by the task that serves each
         self._listeners: list[socket.socket] = []
         self._runner: web.ServerRunner | None = None
         self._port: int | None = None
@@ -144,9 +161,9 @@ class GatewayEndpoint:
     async def adopt(self, listener: socket.socket) -> None:
         """Serve this endpoint on a listening socket made elsewhere (inside a sandbox's network)."""
         if self._runner is None:
-            server = web.Server(
+            server = _Server(
                 self._handle,
-                handler_cancellation=True,
+                self._left,
                 access_log=None,
                 max_line_size=_LONGEST_LINE,
                 max_field_size=_LONGEST_LINE,
@@ -169,9 +186,9 @@ class GatewayEndpoint:
         in_flight = self._recorder.open
         # From here on no request is received (see _handle), so what is open now is all there will be to record.
         await self._stop_listening()
-        if self._tasks and self._drain:
-            await asyncio.wait(set(self._tasks), timeout=_CLOSING_GRACE_SECONDS)
-        left = set(self._tasks)
+        if self._exchanges and self._drain:
+            await asyncio.wait(tuple(self._exchanges), timeout=_CLOSING_GRACE_SECONDS)
+        left = tuple(self._exchanges)
         for task in left:
             task.cancel()
         if left:
@@ -217,30 +234,31 @@ class GatewayEndpoint:
         if authorized and request.method == "GET" and request.path in _MODELS_PATHS:
             listed = [{"id": self._model, "object": "model", "created": 0, "owned_by": "benchflow"}]
             return _json_answer(200, dumps({"object": "list", "data": listed}))
-        exchange = self._recorder.receive(request.method, request.path)
-        task = asyncio.ensure_future(self._answer(exchange, request, authorized=authorized))
-        self._tasks.add(task)
-        # Not in the task itself: one that is cancelled before its first step never runs a line of its own.
-        task.add_done_callback(lambda ended: self._ended(exchange, ended))
+        task = asyncio.current_task()
+        assert task is not None
+        exchange = self._exchanges[task] = self._recorder.receive(request.method, request.path)
+        exchange.connection = request.protocol
         try:
-            # The exchange outlives its client: the server cancels this handler when the client leaves.
-            return await asyncio.shield(task)
+            return await self._answer(exchange, request, authorized=authorized)
         except asyncio.CancelledError:
-            exchange.client_gone, exchange.gone_at = True, time.monotonic()
-            if not self._drain:
-                task.cancel()
-            raise
-
-    def _ended(self, exchange: Exchange, task: asyncio.Task[web.StreamResponse]) -> None:
-        """Record an exchange, however it ended."""
-        self._tasks.discard(task)
-        if task.cancelled():
             exchange.error = {"type": "closed", "message": "the endpoint was closed before the answer was complete"}
             if exchange.client_gone:
                 exchange.error = {"type": "client_gone", "message": "the client left and the answer was not drained"}
-        elif error := task.exception():
+            raise
+        except Exception as error:
             exchange.error = {"type": "gateway", "message": f"{type(error).__name__}: {error}"}
-        self._recorder.end(exchange)
+            raise
+        finally:
+            del self._exchanges[task]
+            self._recorder.end(exchange)
+
+    def _left(self, connection: object) -> None:
+        """Note that a client is gone; its exchange goes on without it, unless answers are not drained."""
+        for task, exchange in tuple(self._exchanges.items()):
+            if exchange.connection is connection:
+                exchange.client_gone, exchange.gone_at = True, time.monotonic()
+                if not self._drain:
+                    task.cancel()
 
     async def _answer(self, exchange: Exchange, request: web.BaseRequest, *, authorized: bool) -> web.StreamResponse:
         dialect = dialect_for(request.path)

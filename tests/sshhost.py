@@ -61,6 +61,12 @@ class Sshd:
         """Return it as --benchflow-ssh-host takes it."""
         return f"{self.user}@127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """Return the process that listens."""
+        assert self._process is not None
+        return self._process.pid
+
     def make_key(self, path: Path) -> None:
         """Make a key pair, anew where there was one."""
         path.unlink(missing_ok=True)

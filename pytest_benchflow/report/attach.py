@@ -52,6 +52,14 @@ def summary_of(report: object) -> Summary | None:
     return None if values is None else Summary.of_dict(values)
 
 
+def relocate(report: pytest.TestReport, directory: str) -> None:
+    """Name another place of a report's rollout: the one where it lies for whoever reads the report."""
+    getattr(report, _SUMMARY)["directory"] = directory
+    report.user_properties = [
+        (name, directory if name == "benchflow_directory" else value) for name, value in report.user_properties
+    ]
+
+
 def role_of(report: object) -> str | None:
     """Return what a report's item is: rollout, check, or None for any other test."""
     return getattr(report, _ROLE, None)

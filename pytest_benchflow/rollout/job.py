@@ -15,7 +15,7 @@ from pytest_benchflow.records.journal import Journal, read_json, write_json
 from pytest_benchflow.records.recover import recover_pending
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
-from pytest_benchflow.records.values import now
+from pytest_benchflow.records.values import mapping, now
 from pytest_benchflow.rollout.asked import versions
 from pytest_benchflow.rollout.cell import secret_values
 from pytest_benchflow.rollout.outcome import complete, empty_result
@@ -58,6 +58,23 @@ def begin_job(
         if planned is not None:
             run.update(planned())
         write_json(path, _as_job(job_dir, Redactor(_secrets(settings)).value(runs)))
+
+
+def adopt_run(job_dir: Path, far: dict[str, Any], *, moved: tuple[str, str]) -> None:
+    """Take what a session planned from the job.json of another machine, where `moved[0]` is what is `moved[1]` here."""
+    planned = {run.get("session_id"): run for run in runs_of(far)}
+    with _turn(job_dir):
+        runs = runs_of(read_json(job_dir / "job.json"))
+        for run in runs:
+            theirs = planned.get(run.get("session_id"), {})
+            if run.get("matrix") is None and theirs.get("matrix") is not None:
+                digests = mapping(theirs.get("digests"))
+                tasks = {path.replace(*moved, 1): digest for path, digest in mapping(digests.get("tasks")).items()}
+                run["digests"] = {**digests, "tasks": tasks}
+                run["matrix"] = [
+                    {**cell, "task_path": str(cell.get("task_path")).replace(*moved, 1)} for cell in theirs["matrix"]
+                ]
+        write_json(job_dir / "job.json", _as_job(job_dir, runs))
 
 
 def note_cell(job_dir: Path, name: str, settings: Settings, **what: Any) -> None:

@@ -16,6 +16,8 @@ from pytest_benchflow.rollout.needs import network_record
 from pytest_benchflow.tasks.load import task_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytest_benchflow.rollout.cell import Cell
 
 # Other than this package: what runs items, speaks to agents and to models, and makes sandboxes.
@@ -60,10 +62,13 @@ def config_record(cell: Cell, session_id: str) -> dict[str, Any]:
         "litellm_version": version_of("litellm"),
         "python_version": platform.python_version(),
         "session_id": session_id,
-        "agent_env": {
-            name: "(left out)" if SECRET_NAME.search(name) else value for name, value in config.agent_env.items()
-        },
+        "agent_env": shown_variables(config.agent_env),
     }
+
+
+def shown_variables(agent_env: Mapping[str, str]) -> dict[str, str]:
+    """Return the agent's variables as config.json holds them: those that are named like keys without their values."""
+    return {name: "(left out)" if SECRET_NAME.search(name) else value for name, value in agent_env.items()}
 
 
 def _manifest(agent: str) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ def matrix_record(cells: Iterable[RolloutConfig]) -> dict[str, Any]:
     return {
         "digests": {
             "tasks": {str(path): task_digest(tasks[path]) for path in sorted(tasks)},
-            "agents": {name: _agent_digest(name) for name in sorted({cell.agent_name for cell in found.values()})},
+            "agents": {name: agent_digest(name) for name in sorted({cell.agent_name for cell in found.values()})},
         },
         "matrix": sorted((_entry(name, cell) for name, cell in found.items()), key=_place),
     }
@@ -37,6 +37,7 @@ def _entry(name: str, cell: RolloutConfig) -> dict[str, Any]:
         "agent": cell.agent_name,
         "model": cell.model,
         "skills": cell.skills,
+        "reasoning_effort": cell.reasoning_effort,
         "trial": cell.trial,
     }
 
@@ -45,7 +46,7 @@ def _place(entry: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(entry[name] for name in ("task_path", "agent", "model", "skills", "trial"))
 
 
-def _agent_digest(name: str) -> str | None:
+def agent_digest(name: str) -> str | None:
     """Return the SHA-256 of an agent's catalogue entry; None: it has none, and is pinned by a package's version."""
     manifest = find(name)
     return None if manifest is None else hashlib.sha256(manifest.file.read_bytes()).hexdigest()

@@ -82,6 +82,7 @@ def test_matrix_and_digests_follow_from_what_is_asked_for(bench: Bench, workers:
             "agent": agent,
             "model": model,
             "skills": "default",
+            "reasoning_effort": None,
             "trial": trial,
         }
         for task in ("alpha", "beta")

@@ -77,7 +77,7 @@ class RolloutReport:
 
     @property
     def _distributed(self) -> bool:
-        return self._config.getoption("dist", "no") != "no"
+        return bool(self._config.getoption("dist", "no") != "no")
 
     def starting(self) -> Generator[None]:
         """Keep pytest from naming the file of a rollout's item: the rollout has a line of its own."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.rollout import Rollout
     from pytest_benchflow.report.summary import Summary
     from pytest_benchflow.rollout.by_hand import LlmProxy, SandboxHandle
+    from pytest_benchflow.rollout.canary import Canary
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.rollout.session import RolloutSession
     from pytest_benchflow.settings import Settings
@@ -47,6 +48,8 @@ class Runs:
         self.finished: Callable[[Path], None] | None = None
         # The items of this session; None where this process does not know them, as the one that leads xdist's workers.
         self.items: Sequence[pytest.Item] | None = None
+        # Returns the rollouts that others wait for, as items were collected.
+        self.canaries: Callable[[], Iterable[Canary]] = tuple
         self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
         self.reaped: list[str] = []  # after `close`: what became of sandboxes that earlier sessions left
         self.left: list[str] = []  # after `close`: the sandboxes that are not surely gone
@@ -80,10 +83,11 @@ class Runs:
         """Return the cell whose rollout an item asks for; None: it asks for none, or says so when it runs."""
         from pytest_benchflow.rollout.cell import task_of
 
-        cell = self._cell_of(item)
+        cell = self.cell_of(item)
         return None if cell is None else replace(cell, distinguish=self.shares_its_name(task_of(cell)))
 
-    def _cell_of(self, item: pytest.Item) -> RolloutConfig | None:
+    def cell_of(self, item: pytest.Item) -> RolloutConfig | None:
+        """Return the cell that an item asks for, without what tells it from others of its name; None: as above."""
         cell: RolloutConfig | None = getattr(item, "cell", None)
         if cell is None and asks_for_rollout(item):
             callspec = getattr(item, "callspec", None)
@@ -92,8 +96,8 @@ class Runs:
                 from pytest_benchflow.rollout.plan import plan
 
                 with suppress(BenchflowError):
-                    return plan(self.settings, _load(marked_path(item)))[0]
-        return cell
+                    return next(iter(plan(self.settings, _load(marked_path(item)))), None)
+        return cell if hasattr(cell, "cell_id") else None  # pytest has a value of its own for: no cell is left
 
     def get(self, config: RolloutConfig, task: Task, item: pytest.Item) -> Rollout:
         """Return the rollout of a cell that an item asks for, run at most once in the whole session."""
@@ -304,7 +308,7 @@ def parametrize_matrix(metafunc: pytest.Metafunc) -> None:
     except BenchflowError:
         # The `task` fixture says what is wrong, in the one test that it concerns.
         return
-    if len(cells) > 1:
+    if len(cells) != 1:
         metafunc.parametrize("benchflow_cell", cells, indirect=True, ids=[cell.cell_id for cell in cells])
 
 

@@ -169,6 +169,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put canaries first, and know them also where they are deselected later."""
+    if _has_values(config) and _selection(config).settings.canary:
+        from pytest_benchflow.collect.canary import put_first
+
+        put_first(items, config.stash[RUNS])
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Take the job's directory before the first rollout."""
     config, runs = session.config, session.config.stash[RUNS]

@@ -242,6 +242,10 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
         _check_models(selection.settings)
         _check_prices(selection.settings)
         _check_agent_env(selection.settings)
+    if selection.settings.canary and (selection.in_use or config.option.benchflow_canary):
+        from pytest_benchflow.collect.canary import check_canaries
+
+        check_canaries(selection, config)
 
 
 def register(kind: str, offers: Iterable[Mapping[str, Any]]) -> None:

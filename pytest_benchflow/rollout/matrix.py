@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.catalog.load import find
+from pytest_benchflow.errors import UnpricedError
 from pytest_benchflow.rollout.cell import task_of
 from pytest_benchflow.tasks.load import task_digest
 
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_benchflow.rollout.config import RolloutConfig
+
+_SETTINGS = (
+    *("agent_timeout", "idle_timeout", "model_timeout", "reasoning_effort"),
+    *("agent_network", "replay_strict", "keep_sandbox"),
+)
 
 
 def matrix_record(cells: Iterable[RolloutConfig]) -> dict[str, Any]:
@@ -23,6 +30,8 @@ def matrix_record(cells: Iterable[RolloutConfig]) -> dict[str, Any]:
         "digests": {
             "tasks": {str(path): task_digest(tasks[path]) for path in sorted(tasks)},
             "agents": {name: agent_digest(name) for name in sorted({cell.agent_name for cell in found.values()})},
+            "prices": dict(sorted(_prices(found.values()).items())),
+            "settings": _settings_digest(found.values()),
         },
         "matrix": sorted((_entry(name, cell) for name, cell in found.items()), key=_place),
     }
@@ -39,6 +48,7 @@ def _entry(name: str, cell: RolloutConfig) -> dict[str, Any]:
         "skills": cell.skills,
         "reasoning_effort": cell.reasoning_effort,
         "trial": cell.trial,
+        "canary": cell.canary,
     }
 
 
@@ -50,3 +60,34 @@ def agent_digest(name: str) -> str | None:
     """Return the SHA-256 of an agent's catalogue entry; None: it has none, and is pinned by a package's version."""
     manifest = find(name)
     return None if manifest is None else hashlib.sha256(manifest.file.read_bytes()).hexdigest()
+
+
+def _prices(cells: Iterable[RolloutConfig]) -> dict[str, str | None]:
+    """Return by model that costs something the SHA-256 of its prices; None: they are not known."""
+    found: dict[str, str | None] = {}
+    for cell in cells:
+        if cell.model not in ("none", "replay") and cell.model not in found:
+            try:
+                found[cell.model] = _digest(cell.prices.of(cell.model).as_json())
+            except UnpricedError:
+                found[cell.model] = None
+    return found
+
+
+def _settings_digest(cells: Iterable[RolloutConfig]) -> str:
+    """Return the SHA-256 of what cells are asked beside what tells them apart; variables count by their names."""
+    asked = {_canonical({**{name: getattr(cell, name) for name in _SETTINGS}, **_named(cell)}) for cell in cells}
+    return hashlib.sha256(b"\n".join(sorted(asked))).hexdigest()
+
+
+def _named(cell: RolloutConfig) -> dict[str, Any]:
+    sandbox = cell.sandbox if isinstance(cell.sandbox, str) else cell.sandbox.name
+    return {"sandbox": sandbox, "agent_env": sorted(cell.agent_env)}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(_canonical(value)).hexdigest()
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

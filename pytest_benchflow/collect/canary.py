@@ -1,0 +1,109 @@
+"""Put the items of canaries first, know them by their tasks' names, and say how to go on after them."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_benchflow import fixtures
+from pytest_benchflow.errors import BenchflowError
+from pytest_benchflow.records.coverage import planned_cells
+from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.tasks.load import find_tasks, is_task, load_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from pytest_benchflow.collect.selection import Selection
+    from pytest_benchflow.rollout.canary import Canary
+    from pytest_benchflow.settings import Settings
+
+# Rungs of the ladder that make a rollout another than was planned where somebody overrides them.
+_RUNGS = ("task", "benchflow_cell", "sandbox", "llm_proxy", "agent", "rollout")
+_NAMED = 12
+
+
+def check_canaries(selection: Selection, config: pytest.Config) -> None:
+    """Refuse canaries that are no task of this session. Raises: pytest.UsageError naming those like them."""
+    settings = selection.settings
+    if not settings.canary or config.option.pyargs:
+        return
+    from pytest_benchflow.rollout.plan import names_of
+
+    known: dict[str, None] = {}
+    for path in _tasks(selection):
+        try:
+            known.update(dict.fromkeys(names_of(load_task(path))))
+        except BenchflowError:
+            # Its collection says what is wrong with it.
+            known[path.name] = None
+    for name in settings.canary:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)[:_NAMED]
+            raise pytest.UsageError(
+                f"--benchflow-canary names {name!r}, which is no task of this session; "
+                + (f"near it: {', '.join(near)}" if near else "there is none: pass a path to tasks")
+            )
+
+
+def put_first(items: list[pytest.Item], runs: fixtures.Runs) -> None:
+    """Move the items of canaries before all others, each in the order they have, and let `runs` know them."""
+    # Not the planned cell: what it is called is known when all items are.
+    first = [item for item in items if (cell := runs.cell_of(item)) is not None and cell.canary]
+    chosen = set(map(id, first))
+    items[:] = [*first, *(item for item in items if id(item) not in chosen)]
+    runs.canaries = lambda: _canaries(first, runs)
+
+
+def _canaries(items: Sequence[pytest.Item], runs: fixtures.Runs) -> list[Canary]:
+    """Return the canaries of items, also of those that were deselected since."""
+    from pytest_benchflow.rollout.canary import Canary
+
+    found: dict[str, Canary] = {}
+    chosen = set(map(id, runs.items or ()))
+    for item in items:
+        cell = runs.planned_cell(item)
+        if cell is not None:
+            new = Canary(cell, runs=id(item) in chosen, plain=_is_plain(item))
+            known = found.get(new.name, new)
+            found[new.name] = Canary(cell, runs=known.runs or new.runs, plain=known.plain and new.plain)
+    return list(found.values())
+
+
+def _is_plain(item: pytest.Item) -> bool:
+    """Tell whether an item's rollout is the one that was planned: nobody overrides a rung of the ladder."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return all(definition.func.__module__ == fixtures.__name__ for rung in _RUNGS for definition in known.get(rung, ()))
+
+
+def how_to_go_on(job_dir: Path, settings: Settings, config: pytest.Config) -> list[str]:
+    """Return what to do where canaries keep the rest from starting: the audits that are missing, and how to go on."""
+    from pytest_benchflow.rollout.canary import fault_of
+
+    here = config.invocation_params.dir
+    names = [str(cell.get("rollout")) for cell in planned_cells(job_dir / "job.json") if cell.get("canary")]
+    faults = {name: fault_of(Rollout(job_dir / name), audited=settings.require_audit) for name in dict.fromkeys(names)}
+    lines = []
+    for name, fault in faults.items():
+        if fault is not None and fault.startswith("is healthy"):
+            path = job_dir / name
+            shown = path.relative_to(here) if path.is_relative_to(here) else path
+            command = f"pytest-benchflow audit {shlex.quote(str(shown))} --verdict publishable --by YOU --note WHY"
+            lines.append(f"  read it, then say what you think of it: {command}")
+    given = [str(each) for each in config.invocation_params.args]
+    added = [f"--benchflow-job-name={settings.job_name}"] if config.option.benchflow_job_name is None else []
+    added += ["--benchflow-resume"] if getattr(config.option, "benchflow_resume", None) is None else []
+    return [*lines, f"  then go on, with what is healthy kept: {shlex.join(['pytest', *given, *added])}"]
+
+
+def _tasks(selection: Selection) -> Iterable[Path]:
+    for directory in selection.named or selection.listed:
+        place = next((path for path in (directory, *directory.parents) if is_task(path)), None)
+        if place is not None:
+            yield place
+        elif directory.is_dir():
+            yield from find_tasks(directory)

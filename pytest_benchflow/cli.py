@@ -20,6 +20,7 @@ from pytest_benchflow.catalog import command as agents
 from pytest_benchflow.catalog.directory import declare_agents
 from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, UsageError
 from pytest_benchflow.exporters import _command as export
+from pytest_benchflow.publish import command as publish
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
 from pytest_benchflow.report import compare, mergeable
 from pytest_benchflow.report.text import one_line, printable
@@ -126,6 +127,10 @@ def parser() -> argparse.ArgumentParser:
     parser = _described(commands.add_parser("compare", help=compare.HELP), compare.TEXT)
     compare.add_arguments(parser)
     parser.set_defaults(run=compare.run)
+
+    parser = _described(commands.add_parser("publish", help=publish.HELP), publish.TEXT)
+    publish.add_arguments(parser)
+    parser.set_defaults(run=_publish)
 
     parser = _described(commands.add_parser("gate", help=mergeable.HELP), mergeable.TEXT)
     mergeable.add_arguments(parser)
@@ -333,6 +338,11 @@ def _agents(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     _register_installed("exporters")
     return export.run(options)
+
+
+def _publish(options: argparse.Namespace) -> int:
+    _register_installed("checks")
+    return publish.run(options)
 
 
 def _reap(options: argparse.Namespace) -> int:

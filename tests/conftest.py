@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.sandboxes.ssh import SshBackend
     from tests.daytonahost import DaytonaHost
+    from tests.hubhost import HubHost
     from tests.sshhost import Sshd
 
 
@@ -105,6 +106,27 @@ def daytona(daytona_server: DaytonaHost) -> Iterator[DaytonaHost]:
     daytona_server.clear()
     yield daytona_server
     daytona_server.clear()
+
+
+@pytest.fixture(scope="session")
+def hub_server() -> Iterator[HubHost]:
+    """Return the stand-in that `hub` empties for each test."""
+    from tests.hubhost import HubHost
+
+    with HubHost() as host:
+        yield host
+
+
+@pytest.fixture
+def hub(hub_server: HubHost, monkeypatch: pytest.MonkeyPatch) -> HubHost:
+    """Return a stand-in for the Hugging Face Hub with nothing in it, to which the client of this process is led."""
+    constants = pytest.importorskip("huggingface_hub").constants
+    hub_server.clear()
+    monkeypatch.setenv("HF_TOKEN", hub_server.environ["HF_TOKEN"])
+    # What the client reads of its environment when it is imported.
+    monkeypatch.setattr(constants, "ENDPOINT", hub_server.endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    return hub_server
 
 
 def pytest_configure(config: pytest.Config) -> None:

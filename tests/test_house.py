@@ -25,7 +25,7 @@ FLOORS = [
     ["training"],
     ["checks", "proxy", "agents", "sandboxes", "exporters"],
     ["rollout", "report"],
-    ["collect", "fixtures"],
+    ["collect", "fixtures", "publish"],
     ["plugin", "cli"],
     ["__main__"],
 ]

@@ -11,7 +11,7 @@ from pytest_benchflow import __version__, registry
 from pytest_benchflow.errors import RecordError, UnsupportedError, UsageError
 from pytest_benchflow.exporters._file import Line, RowFile, row_line
 from pytest_benchflow.exporters._rollout import Skipped, conversations
-from pytest_benchflow.records.find import find_rollouts, is_rollout
+from pytest_benchflow.records.find import find_rollouts, is_attempt
 from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.training.messages import scrub
@@ -183,7 +183,7 @@ def _rollouts(paths: Sequence[Path], written: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise UsageError(f"{path} is no directory; name a rollout, a job, or a directory of jobs")
-        found = [] if _is_attempt(path.resolve()) else find_rollouts(path)
+        found = [] if is_attempt(path.resolve()) else find_rollouts(path)
         if not found:
             raise UsageError(f"{path} holds no rollout; name a rollout, a job, or a directory of jobs")
         rollouts |= {rollout.resolve(): rollout for rollout in found}
@@ -199,8 +199,3 @@ def _rollouts(paths: Sequence[Path], written: Sequence[Path]) -> list[Path]:
     if len({target.resolve() for target in written}) < len(written):
         raise UsageError(f"{written[0]} is named for the rows and for the manifest; name two files")
     return list(rollouts.values())
-
-
-def _is_attempt(path: Path) -> bool:
-    """Tell whether a path is a rollout's earlier attempt, or the directory that holds them."""
-    return any(place.name == "attempts" and is_rollout(place.parent) for place in (path, path.parent))

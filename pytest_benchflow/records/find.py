@@ -76,6 +76,11 @@ def is_rollout(path: Path) -> bool:
     return find_rollouts(path) == [path]
 
 
+def is_attempt(path: Path) -> bool:
+    """Tell whether a path is a rollout's earlier attempt, or the directory that holds them."""
+    return any(place.name == _ATTEMPTS and is_rollout(place.parent) for place in (path, path.parent))
+
+
 def _is_surely_rollout(path: Path) -> bool:
     """Tell whether the records in a directory are a rollout's own."""
     if os.path.lexists(RunDir(path).llm.parent):

@@ -108,8 +108,8 @@ OPTIONS: tuple[Option, ...] = (
         "order",
         "str",
         "collection",
-        "how items report when several rollouts are in flight: as collected (default), or those of whichever rollout is "
-        "finished first",
+        "how items report when several rollouts are in flight: as collected (default), or those of whichever rollout "
+        "is finished first",
         ORDERS,
     ),
     Option("trials", "int", 1, "rollouts per task, agent, model and skill mode (default: 1)", metavar="N"),

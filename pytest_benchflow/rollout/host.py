@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import functools
 import hashlib
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.rollout.ledger import NAME, Ledger, outlived, settle
@@ -13,11 +17,14 @@ from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes._local.sessions import base_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from pytest_benchflow.contracts import Backend
     from pytest_benchflow.proxy.gateway import Gateway
     from pytest_benchflow.proxy.litellm import Translation
+
+T = TypeVar("T")
 
 
 class Host:
@@ -34,6 +41,8 @@ class Host:
         self._translation: Translation | None = None
         self._ledger: Ledger | None = None
         self._backends: dict[int, Backend] = {}
+        # One thread: records are made by computing, and the loop would have to share the interpreter with several.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="benchflow-records")
 
     async def __aenter__(self) -> Host:
         self._ledger = Ledger(self.scratch.open() / NAME, self.session_id)
@@ -44,6 +53,7 @@ class Host:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         async with AsyncExitStack() as stack:  # each is let go of, whatever the others raise
+            stack.callback(self._writer.shutdown)
             stack.callback(self._close_scratch)
             if self._ledger is not None:
                 stack.callback(self._ledger.close)
@@ -56,6 +66,22 @@ class Host:
 
     def _close_scratch(self) -> None:
         self.scratch.close(keep=NAME if outlived(self.scratch.open() / NAME) else "")
+
+    async def write_whole(self, write: Callable[..., T], *args: Any, begun: bool) -> tuple[T, bool]:
+        """Write records in a thread, to their end; return (result, whether it was interrupted meanwhile).
+
+        Raises: CancelledError when the records were not `begun`, and need not be.
+        """
+        work = self._writer.submit(contextvars.copy_context().run, functools.partial(write, *args))
+        ended, interrupted = asyncio.wrap_future(work), False
+        while not ended.done():
+            try:
+                await asyncio.wait([ended])
+            except asyncio.CancelledError:
+                if not begun and work.cancel():
+                    raise
+                interrupted = True
+        return ended.result(), interrupted
 
     def use(self, backend: Backend) -> None:
         """Let go of what a backend holds when this host is left."""

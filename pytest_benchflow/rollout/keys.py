@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING
 from pytest_benchflow.errors import RejectedKeyError
 from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.values import mapping
+from pytest_benchflow.rollout.place import take_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
     from pathlib import Path
-    from typing import IO, Any
+    from typing import IO
 
     from pytest_benchflow.proxy.routes import Route
 
@@ -26,19 +25,19 @@ class Keys:
         self._path = job_dir / f".keys-{hashlib.sha256(session_id.encode()).hexdigest()[:16]}"
         self._probe = probe
 
-    def check(self, route: Route | None, run: Callable[[Coroutine[Any, Any, str | None]], str | None]) -> None:
-        """Raise RejectedKeyError for a key known to be rejected; one that nobody has tried is tried here, by `run`."""
+    async def check(self, route: Route | None) -> None:
+        """Raise RejectedKeyError for a key known to be rejected; one that nobody has tried is tried here."""
         if route is None or route.way is None or route.way.key_source is None:
             return
         way = route.way
         with self._path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            await take_lock(file)
             known = self._known(file)
             name = f"{way.key_source} {next(iter(way.natives.values()), '')}"
             if name not in known and self._probe:
                 from pytest_benchflow.proxy.keycheck import rejection
 
-                known[name] = run(rejection(route))
+                known[name] = await rejection(route)
                 file.write(dumps([name, known[name]]) + b"\n")
             said = known.get(name) or known.get(str(way.key_source))
         if said is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 def finish(state: RolloutState) -> None:
     """Write everything that a rollout leaves at its end; called exactly once, also after a failure."""
     state.events.close()
-    state.seconds["total"] = time.monotonic() - state.started
-    if state.watch:
-        state.watch("records")
     result = state.redactor.value(_result(state))
     result["redactions"] = state.redactor.count
     complete(state.dir, result, state.redactor.value(state.config))

@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import socket
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.checks._check import plain
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.attempts import is_number
+from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.recover import recover_pending
 from pytest_benchflow.records.rundir import RunDir, new_job_name
+from pytest_benchflow.records.values import mapping, now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
+    from typing import IO, Any
 
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.tasks.task import Task
 
 _LOCK_TICK_SEC = 0.05
+# Held while a session works on a job.
+LOCK = ".lock"
+_LONGEST_HOLDER = 4096
 # An attempt on its way into attempts/<k>/.
 _MOVING = ".moving"
 
@@ -40,6 +49,29 @@ def own_job(config: RolloutConfig) -> RolloutConfig:
 def rundir_of(config: RolloutConfig, task: Task) -> RunDir:
     """Return the directory of a rollout whose configuration names its job."""
     return RunDir(config.jobs_dir / config.job_name / config.rollout_name(task))
+
+
+async def take_lock(file: IO[Any]) -> None:
+    """Take the lock of a file, with no thread that waits for it: many rollouts may wait at once."""
+    while not _locked(file):  # noqa: ASYNC110 - another process may have it, and tells nobody when it lets go
+        await asyncio.sleep(_LOCK_TICK_SEC)
+
+
+def _locked(file: IO[Any]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@asynccontextmanager
+async def holding(rundir: RunDir) -> AsyncIterator[None]:
+    """Wait for a rollout's directory, and hold it as `held` does."""
+    rundir.path.mkdir(parents=True, exist_ok=True)
+    with rundir.lock.open("a") as file:
+        await take_lock(file)
+        yield
 
 
 @contextmanager
@@ -89,3 +121,45 @@ def _holds_files(rundir: RunDir) -> bool:
         return False
     left = [path for path in rundir.path.iterdir() if path not in (rundir.attempts, rundir.lock)]
     return any(path.is_symlink() or not path.is_dir() or any(files for _, _, files in os.walk(path)) for path in left)
+
+
+def take_job(job_dir: Path, words: Sequence[str]) -> IO[str]:
+    """Take a job's directory and write down who has it; `words` are the command line. Hold what is returned.
+
+    The kernel lets go with the process, so that a stale lock is taken over. Raises: UsageError naming the holder.
+    """
+    file = (job_dir / LOCK).open("a+", encoding="utf-8")
+    if not _locked(file):
+        file.seek(0)
+        holder = _holder(file.read(_LONGEST_HOLDER))
+        file.close()
+        raise UsageError(
+            f"{job_dir} is in use by another session ({holder}); wait for it, or pass another --benchflow-job-name"
+        )
+    file.truncate(0)
+    command = " ".join(_harmless(word) for word in words)
+    record = {"pid": os.getpid(), "host": socket.gethostname(), "since": now(), "command": command}
+    file.write(dumps(record).decode())
+    file.flush()
+    return file
+
+
+def _holder(text: str) -> str:
+    """Say who has a lock, by what it wrote there: nothing, where it has not come to it."""
+    try:
+        record = mapping(loads(text.encode()))
+    except ValueError:
+        record = {}
+    told = [("process {}", "pid"), ("on {}", "host"), ("since {}", "since"), ("`{}`", "command")]
+    return plain(" ".join(how.format(record[name]) for how, name in told if record.get(name))) or "process unknown"
+
+
+def _harmless(word: str) -> str:
+    """Return a word of a command line for others to read: options that may hold a secret without their values."""
+    name, given, value = word.partition("=")
+    if not word.startswith("-"):
+        return word if Path(word.partition("::")[0]).exists() else "…"
+    ours = name.startswith("--benchflow-") and name != "--benchflow-agent-env"
+    return (
+        word if not given or ours else f"{name}={value.partition('=')[0] if name == '--benchflow-agent-env' else '…'}"
+    )

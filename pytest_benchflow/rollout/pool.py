@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
 
 _CLEAN_UP_SEC = 60.0
+_MEANWHILE_SEC = 0.1
 
 
 class Pool:
@@ -25,10 +26,17 @@ class Pool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and return its result.
+    def run(
+        self,
+        work: Coroutine[Any, Any, T],
+        *,
+        meanwhile: Callable[[], None] | None = None,
+        interrupted: Callable[[], None] | None = None,
+    ) -> T:
+        """Run a coroutine on the loop and return its result; `meanwhile` is called here, now and then, until it ends.
 
-        When the waiting thread is interrupted, the coroutine is cancelled and given time to clean up first.
+        When the waiting thread is interrupted, the coroutine is cancelled and given time to clean up first;
+        `interrupted` is called on the loop then, if it was by the user.
         """
         loop = self._started()
         done: Future[T] = Future()
@@ -49,8 +57,12 @@ class Pool:
         # An interrupt may come at any point, also between the hand-over and the wait.
         try:
             loop.call_soon_threadsafe(start)
+            while meanwhile and not wait([done], _MEANWHILE_SEC).done:
+                meanwhile()
             return done.result()
-        except BaseException:
+        except BaseException as error:
+            if interrupted and isinstance(error, KeyboardInterrupt):
+                loop.call_soon_threadsafe(interrupted)
             if not done.done():
                 loop.call_soon_threadsafe(stop)
                 done.exception(timeout=_CLEAN_UP_SEC)

@@ -62,8 +62,10 @@ async def run_cell(cell: Cell, *, host: Host | None = None, watch: Callable[[str
         if host is None:
             host = await stack.enter_async_context(Host())
         host.use(cell.backend)
-        state = await asyncio.to_thread(begin, cell, host, watch)
+        state, interrupted = await host.write_whole(begin, cell, host, watch, begun=False)
         try:
+            if interrupted:
+                raise asyncio.CancelledError  # noqa: TRY301 - it is recorded as one that comes later
             await _drive(state)
         except asyncio.CancelledError:
             state.fail("the rollout was interrupted", "interrupted")
@@ -73,11 +75,21 @@ async def run_cell(cell: Cell, *, host: Host | None = None, watch: Callable[[str
         except Exception as error:
             state.fail(f"{type(error).__name__}: {error}", "internal", traceback.format_exc())
         finally:
-            finish(state)
+            await _finish(state)
     rollout = Rollout(state.dir.path)
     if cell.config.record and rollout.healthy:
         _record(state)
     return rollout
+
+
+async def _finish(state: RolloutState) -> None:
+    """Complete the records, also of a rollout that is interrupted meanwhile."""
+    state.seconds["total"] = time.monotonic() - state.started
+    if state.watch:
+        state.watch("records")
+    _, interrupted = await state.host.write_whole(finish, state, begun=True)
+    if interrupted:
+        raise asyncio.CancelledError
 
 
 def _record(state: RolloutState) -> None:

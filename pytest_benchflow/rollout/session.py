@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -13,16 +14,25 @@ from dataclasses import replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
-from pytest_benchflow.errors import BenchflowError, OverBudgetError, RecordError, UnsupportedError, UsageError
+from pytest_benchflow.errors import (
+    BenchflowError,
+    HeldBackError,
+    RecordError,
+    UnstartedError,
+    UnsupportedError,
+    UsageError,
+)
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.budget import Budget
+from pytest_benchflow.rollout.canary import Canaries
 from pytest_benchflow.rollout.cell import resolve, settled, task_of
+from pytest_benchflow.rollout.flights import Flight, Flights, Rooms
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job, finish_job, note_cell, recover_jobs
 from pytest_benchflow.rollout.keys import Keys
 from pytest_benchflow.rollout.leftovers import left_at_end, reap_at_start
 from pytest_benchflow.rollout.matrix import matrix_record
-from pytest_benchflow.rollout.place import held, rundir_of
+from pytest_benchflow.rollout.place import holding, rundir_of
 from pytest_benchflow.rollout.plan import pairs
 from pytest_benchflow.rollout.pool import Pool
 from pytest_benchflow.rollout.run import run_cell
@@ -32,7 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from pytest_benchflow.records.rundir import RunDir
+    from pytest_benchflow.rollout.canary import Canary
+    from pytest_benchflow.rollout.cell import Cell
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.settings import Settings
 
@@ -44,7 +55,8 @@ class RolloutSession:
 
     Under xdist each worker has one, all with the same `session_id` and job name; only the one with `leads` writes
     the job's summary, recovers what earlier runs left and refuses a job that another session works on. `planned`
-    returns the cells of this session, None where the process that leads does not know them.
+    returns the cells of this session, None where the process that leads does not know them, `canaries` those that
+    others wait for.
     """
 
     def __init__(
@@ -54,6 +66,7 @@ class RolloutSession:
         session_id: str,
         leads: bool = True,
         planned: Callable[[], Iterable[RolloutConfig] | None] = lambda: None,
+        canaries: Callable[[], Iterable[Canary]] = tuple,
     ) -> None:
         self.settings = settings
         self.session_id = session_id
@@ -68,10 +81,19 @@ class RolloutSession:
         self._keys = Keys(self.job_dir, session_id, probe=not settings.skip_key_check)
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
-        self._finished: dict[Path, tuple[RolloutConfig, Rollout | BenchflowError]] = {}
+        self._known: dict[Path, Flight] = {}  # by directory: all that were asked for or planned
+        self._canaries = Canaries(self.job_dir, session_id, settings, canaries)
+        self.flights = Flights(settings.concurrency, self._fly_in_turn, self._before)
+        self._rooms = Rooms()
+        self._checking = asyncio.Lock()  # of what has been spent
         self._renamed: set[str] = set()  # planned cells whose rollout has another name
         self._handlers: dict[int, Any] = {}
         self._signalled = float("-inf")
+
+    @property
+    def begun(self) -> bool:
+        """Tell whether the job's directory was taken."""
+        return self._begun
 
     @property
     def job_dir(self) -> Path:
@@ -119,65 +141,135 @@ class RolloutSession:
             if model not in ("replay", "none"):
                 from pytest_benchflow.proxy.routes import provider_route
 
-                self._keys.check(provider_route(model), self.pool.run)
+                self.pool.run(self._keys.check(provider_route(model)))
 
-    def get(
-        self, config: RolloutConfig, watch: Callable[[str], None] | None = None, *, planned: str | None = None
-    ) -> Rollout:
-        """Return the rollout of this configuration, running it if this session has not yet.
+    def look_ahead(self, configs: Iterable[RolloutConfig]) -> None:
+        """Run these while others are waited for, in this order: items will ask for each of them."""
+        flights = []
+        for config in configs:
+            # What cannot be run is told by the item that asks for it.
+            with suppress(BenchflowError):
+                flights.append(self.flight(config))
+        if flights:
+            self.pool.run(self._plan(flights))
 
-        `planned` is the name of the cell of the matrix that asks for it. Raises: UnsupportedError (skip), UsageError,
-        TaskError, ProviderError; KeyboardInterrupt after cleaning up.
+    async def _plan(self, flights: list[Flight]) -> None:
+        self.flights.plan(flights)
+
+    def flight(self, config: RolloutConfig) -> Flight:
+        """Return the one rollout of this session that goes to this configuration's directory. Raises: BenchflowError.
+
+        Its configuration is that of who came first.
         """
         config = settled(config)
         task = task_of(config)
         rundir = rundir_of(config, task)
-        asked = replace(config, task=task.path)
-        known = self._finished.get(rundir.path)
-        if known is None:
-            known = self._finished[rundir.path] = (asked, self._run(config, rundir, watch))
-            if isinstance(known[1], BenchflowError):
-                elsewhere = isinstance(known[1], UnsupportedError) and not isinstance(known[1], OverBudgetError)
-                kind = "skipped" if elsewhere else "error"
-                self._note(rundir.path.name, **{kind: str(known[1])})
-        if planned and planned != rundir.path.name and planned not in self._renamed:
+        if rundir.path not in self._known:
+            self._known[rundir.path] = Flight(config, replace(config, task=task.path), rundir)
+        return self._known[rundir.path]
+
+    def get(
+        self,
+        config: RolloutConfig,
+        watch: Callable[[str], None] | None = None,
+        *,
+        planned: str | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Rollout:
+        """Return the rollout of this configuration, running it if this session has not yet.
+
+        `planned` is the name of the cell of the matrix that asks for it; `watch` hears the phases, and `meanwhile` is
+        called now and then, while it is waited for. Raises: UnsupportedError (skip), UsageError,
+        TaskError, ProviderError; KeyboardInterrupt after cleaning up.
+        """
+        flight = self.flight(config)
+        if flight.outcome is None:
+            with self._canaries.under_way(planned or flight.name):
+                flight.outcome = self._land(flight, watch, meanwhile)
+            if isinstance(flight.outcome, BenchflowError):
+                elsewhere = isinstance(flight.outcome, UnsupportedError)
+                kind = "skipped" if elsewhere and not isinstance(flight.outcome, UnstartedError) else "error"
+                self._note(flight.name, **{kind: str(flight.outcome)})
+        if planned and planned != flight.name and planned not in self._renamed:
+            self._canaries.note(planned, flight.outcome)
             self._renamed.add(planned)
-            self._note(planned, rollout=rundir.path.name)
-        if known[0] != asked:
+            self._note(planned, rollout=flight.name)
+        config = settled(config)
+        if flight.asked != replace(config, task=task_of(config).path):
             raise UsageError(
-                f"{rundir.path.name} has been run with other settings in this session; rollouts are told apart by "
+                f"{flight.name} has been run with other settings in this session; rollouts are told apart by "
                 "task, agent, model, skill mode and trial, so give the agent or the trial another name"
             )
-        if isinstance(known[1], BenchflowError):
-            raise known[1]
-        return known[1]
+        if isinstance(flight.outcome, BenchflowError):
+            raise flight.outcome
+        return flight.outcome
 
-    def _run(
-        self, config: RolloutConfig, rundir: RunDir, watch: Callable[[str], None] | None
+    def _land(
+        self, flight: Flight, watch: Callable[[str], None] | None, meanwhile: Callable[[], None] | None
     ) -> Rollout | BenchflowError:
-        """Run it once; what keeps it from running is returned, for every item that asks for it."""
+        """Wait for a rollout; what keeps it from running is returned, for every item that asks for it."""
         try:
             self.open()
-            cell = resolve(config)
-            self._keys.check(cell.route, self.pool.run)
+        except BenchflowError as error:
+            return error
+        return self.pool.run(self.flights.land(flight, watch), meanwhile=meanwhile, interrupted=self.flights.cancel)
+
+    def _before(self, flight: Flight) -> list[Flight] | None:
+        """Return the canaries of a rollout that this process can run and that are not done; None: it may begin."""
+        try:
+            canaries = self._canaries.before(flight.config)
+            return None if canaries is None else [self.flight(each.config) for each in canaries if each.plain]
+        except BenchflowError:
+            return None  # it is refused as soon as it begins
+
+    async def _fly_in_turn(self, flight: Flight) -> Rollout | BenchflowError:
+        """Run a rollout whose canaries are fine; one that is a canary lets those that wait for it know."""
+        try:
+            self._canaries.before(flight.config)
+        except HeldBackError as error:
+            return error
+        outcome: Rollout | BenchflowError = BenchflowError("an error of this program's own, which its item tells")
+        try:
+            outcome = await self._fly(flight)
+        finally:
+            if flight.config.canary:
+                await asyncio.to_thread(self._canaries.note, flight.name, outcome)
+        return outcome
+
+    async def _fly(self, flight: Flight) -> Rollout | BenchflowError:
+        """Run a rollout once, on the loop, where nothing may block; what keeps it from running is returned."""
+        try:
+            cell = await asyncio.to_thread(resolve, flight.config)
+            await self._keys.check(cell.route)
             if cell.route is not None:
                 cell.route.when_rejected(self._keys.reject)
-            # Not under the lock, whose file would be a rollout's; one that another worker has begun is waited for.
-            if not self._begun_here(rundir.path):
-                self._budget.check(cell)
-            with held(rundir, wait=True):
-                if not self._done_here(rundir.path):
-                    self.pool.run(run_cell(cell, host=self.host(), watch=watch))
+            async with self._rooms.of(cell.backend):
+                await self._run(flight, cell)
         except BenchflowError as error:
             return error
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             return RecordError(
-                f"{rundir.path}: its records could not be completed: {error.strerror or error}; what was captured "
-                "before is there, and is completed at the next start"
+                f"{flight.rundir.path}: its records could not be completed: {error.strerror or error}; what was "
+                "captured before is there, and is completed at the next start"
                 + ("; make room, or pass another --benchflow-jobs-dir" if full else "")
             )
-        return Rollout(rundir.path)
+        return Rollout(flight.rundir.path)
+
+    async def _run(self, flight: Flight, cell: Cell) -> None:
+        """Run a cell whose turn has come, unless another worker has."""
+        path = flight.rundir.path
+        # Not under the lock, whose file would be a rollout's; one that another worker has begun is waited for.
+        if not self._begun_here(path):
+            async with self._checking:
+                await asyncio.to_thread(self._budget.check, cell)
+        async with holding(flight.rundir):
+            if not self._done_here(path):
+                await self._attempt(flight, cell)
+
+    async def _attempt(self, flight: Flight, cell: Cell) -> None:
+        """Run a cell whose directory is held."""
+        await run_cell(cell, host=await self._shared(), watch=flight.phase)
 
     def _note(self, cell: str, **what: str) -> None:
         """Let the summary tell of a cell that leaves no rollout of its name."""
@@ -190,9 +282,13 @@ class RolloutSession:
         """Return what this process's rollouts share, started on first use."""
         # Parity uses this without a job to open.
         self._take_signals()
+        return self.pool.run(self._shared())
+
+    async def _shared(self) -> Host:
         if self._host is None:
+            # Nothing comes in between: entering it waits for nothing.
             self._host = Host(self.session_id, model_concurrency=self.settings.model_concurrency)
-            self.pool.run(self._host.__aenter__())
+            await self._host.__aenter__()
         return self._host
 
     def close(self) -> None:
@@ -202,9 +298,14 @@ class RolloutSession:
             stack.callback(self.pool.close)
             if self._leads and self._begun:
                 stack.callback(self._look_for_left)
-            if self._host is not None:
-                host, self._host = self._host, None
-                stack.callback(lambda: self.pool.run(host.__aexit__(None, None, None)))
+            stack.callback(self._leave_host)
+            if self._known:
+                stack.callback(lambda: self.pool.run(self.flights.stop()))
+
+    def _leave_host(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            self.pool.run(host.__aexit__(None, None, None))
 
     def _look_for_left(self) -> None:
         with suppress(OSError):
@@ -218,6 +319,7 @@ class RolloutSession:
             with self._job_lock:
                 self._job_lock = None
                 self._keys.forget()
+                self._canaries.forget()
                 if not self._begun:
                     return
                 try:

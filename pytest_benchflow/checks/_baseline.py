@@ -36,6 +36,7 @@ SHIPPED = (
     "no_step_truncated",
     "no_test_framework_patched",
     "prompts_and_timing_readable",
+    "regrade_changes_no_fact",
     "result_readable",
     "results_row_readable",
     "reward_is_finite",

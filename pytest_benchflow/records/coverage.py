@@ -45,7 +45,7 @@ def coverage(job_dir: Path, healthy: Mapping[str, bool]) -> Coverage:
 
     A rollout that nobody planned, as one of the Python interface, counts as planned by being there.
     """
-    notes = {str(note.get("cell")): note for note in _notes(job_dir / CELLS)}
+    notes = {str(note.get("cell")): note for note in notes_of(job_dir / CELLS)}
     planned = dict.fromkeys(str(cell.get("rollout")) for cell in planned_cells(job_dir / "job.json"))
     became = {cell: str(notes[cell]["rollout"]) for cell in planned if "rollout" in notes.get(cell, {})}
     found = Coverage()
@@ -77,8 +77,8 @@ def planned_cells(job_file: Path) -> Iterator[Mapping[str, Any]]:
         yield from map(mapping, sequence(run.get("matrix")))
 
 
-def _notes(path: Path) -> Iterable[dict[str, Any]]:
-    """Yield the notes, the oldest first; a torn line, as a full disk leaves, tells nothing."""
+def notes_of(path: Path) -> Iterable[dict[str, Any]]:
+    """Yield what cells.jsonl tells, the oldest first; a torn line, as a full disk leaves, tells nothing."""
     for _number, line in read_lines(path) if path.exists() else ():
         try:
             note = loads(line)

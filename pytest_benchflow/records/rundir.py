@@ -88,6 +88,11 @@ class RunDir:
         return self.path / "attempts"
 
     @cached_property
+    def regrades(self) -> Path:
+        """What each further run of the verifier gave, and what was there before it."""
+        return self.path / "regrades"
+
+    @cached_property
     def lock(self) -> Path:
         """Held while a process works on this rollout."""
         return self.path / ".lock"

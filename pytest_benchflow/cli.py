@@ -22,9 +22,10 @@ from pytest_benchflow.errors import BenchflowError, RecordError, TaskError, Usag
 from pytest_benchflow.exporters import _command as export
 from pytest_benchflow.publish import command as publish
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
-from pytest_benchflow.report import compare, mergeable
+from pytest_benchflow.report import compare, coverage, mergeable
+from pytest_benchflow.report.html import command as report
 from pytest_benchflow.report.text import one_line, printable
-from pytest_benchflow.rollout import reap_command
+from pytest_benchflow.rollout import reap_command, regrade_command
 from pytest_benchflow.settings import cache_dir, host_variable
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _write_no_more()
         # The reader has seen enough; a verdict that it may not have heard is none to go on with.
-        return int(options.run in (_review, _tasks_check, mergeable.run) or getattr(options, "action", None) == "check")
+        return int(
+            options.run in (_review, _tasks_check, mergeable.run, coverage.run, _regrade)
+            or getattr(options, "action", None) == "check"
+        )
     except OSError as error:
         _write_no_more()
         name = "" if error.filename is None else f"{error.filename}: "
@@ -132,6 +136,12 @@ def parser() -> argparse.ArgumentParser:
     publish.add_arguments(parser)
     parser.set_defaults(run=_publish)
 
+    parser = _described(commands.add_parser("report", help=report.HELP), report.TEXT)
+    report.add_arguments(parser)
+    parser.set_defaults(run=_report)
+
+    _add_job_commands(commands)
+
     parser = _described(commands.add_parser("gate", help=mergeable.HELP), mergeable.TEXT)
     mergeable.add_arguments(parser)
     parser.set_defaults(run=mergeable.run)
@@ -146,6 +156,16 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--ssh-host", action="append", metavar="[USER@]HOST[:PORT]", help="a host of the ssh sandbox")
     doctor.set_defaults(run=_doctor)
     return top
+
+
+def _add_job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _described(commands.add_parser("coverage", help=coverage.HELP), coverage.TEXT)
+    coverage.add_arguments(parser)
+    parser.set_defaults(run=coverage.run)
+
+    parser = _described(commands.add_parser("regrade", help=regrade_command.HELP), regrade_command.TEXT)
+    regrade_command.add_arguments(parser)
+    parser.set_defaults(run=_regrade)
 
 
 def _add_review_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -348,6 +368,12 @@ def _publish(options: argparse.Namespace) -> int:
 def _reap(options: argparse.Namespace) -> int:
     _register_installed("sandboxes")
     return reap_command.run(options, lambda line: print(printable(line), flush=True))
+
+
+def _regrade(options: argparse.Namespace) -> int:
+    for kind in ("sandboxes", "checks"):
+        _register_installed(kind)
+    return regrade_command.run(options, lambda line: print(printable(line), flush=True))
 
 
 def _register_installed(kind: str) -> None:

@@ -22,6 +22,7 @@ from pytest_benchflow.sandboxes._local.buildsteps import STAGES
 from pytest_benchflow.sandboxes._local.bwrap import Layout, is_root, search_path, why_unavailable
 from pytest_benchflow.sandboxes._local.etc import StartupFiles, name_host, shown_directories, write_etc
 from pytest_benchflow.sandboxes._local.image import Image, build_image, plan_image
+from pytest_benchflow.sandboxes._local.kept import copy_kept
 from pytest_benchflow.sandboxes._local.layers import Stack, have_layers, layers_dir
 from pytest_benchflow.sandboxes._local.limits import Limits, remove_stale_groups
 from pytest_benchflow.sandboxes._local.overlay import Overlay
@@ -105,6 +106,19 @@ class LocalBackend:
             return await _opened(LocalSandbox(spec, image, Layered(stack, spec.scratch)))
         return await _opened(LocalSandbox(spec, image))
 
+    async def reopen(self, spec: SandboxSpec, kept: Path) -> LocalSandbox:
+        """Make a sandbox of a copy of the files that an earlier one left in `kept`, with none of its processes.
+
+        Raises: UnsupportedError, SandboxError when they cannot be copied.
+        """
+        if reason := self.available() or self.unsupported(spec.task):
+            raise UnsupportedError(reason)
+        image = plan_image(spec.task)
+        stack = await have_layers(image, spec.task, _open_bench) if image.runs else None
+        await asyncio.to_thread(copy_kept, kept, spec.scratch)
+        sandbox = LocalSandbox(spec, image, Layered(stack, spec.scratch) if stack else None)
+        return await _opened(sandbox, again=True)
+
     def reap(self, scratch: Path, place: str) -> bool:  # noqa: ARG002 - its processes ended with the one that made them
         """Remove nothing: a scratch directory is all that can be left, and its session's to remove."""
         return True
@@ -125,9 +139,9 @@ async def _open_bench(spec: SandboxSpec, below: Stack, changes: Path, stages: Se
     return await _opened(LocalSandbox(spec, Image(None, "/"), Layered(below, changes, tuple(stages))))
 
 
-async def _opened(sandbox: LocalSandbox) -> LocalSandbox:
+async def _opened(sandbox: LocalSandbox, *, again: bool = False) -> LocalSandbox:
     try:
-        await sandbox.prepare()
+        await sandbox.prepare(again=again)
     except BaseException:
         await asyncio.shield(sandbox.stop())
         raise
@@ -176,10 +190,10 @@ class LocalSandbox:
         self._phases = 0
         self._stopped = False
 
-    async def prepare(self) -> None:
-        """Lay out the root: system directories, /etc, the task's environment."""
+    async def prepare(self, *, again: bool = False) -> None:
+        """Lay out the root: system directories, /etc, the task's environment; `again`: its own files are there."""
         try:
-            await self._copying(self._build_layered if self._layered else self._build)
+            await self._copying(self._build_layered if self._layered else self._rebuild if again else self._build)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -201,6 +215,11 @@ class LocalSandbox:
         self._make_directory(self.workdir)
         owner = functools.partial(find_owner, self.inside) if is_root() else None
         build_image(self._image, self._spec.task, self.inside, owner)
+        self._hold("this machine's own programs")
+
+    def _rebuild(self) -> None:
+        self._layout.empty.touch(mode=0o444)
+        self._make_directory(self.workdir)
         self._hold("this machine's own programs")
 
     def _build_layered(self) -> None:

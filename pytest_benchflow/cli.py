@@ -23,6 +23,7 @@ from pytest_benchflow.exporters import _command as export
 from pytest_benchflow.publish import command as publish
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
 from pytest_benchflow.report import compare, coverage, mergeable
+from pytest_benchflow.report.html import command as report
 from pytest_benchflow.report.text import one_line, printable
 from pytest_benchflow.rollout import reap_command, regrade_command
 from pytest_benchflow.settings import cache_dir, host_variable
@@ -134,6 +135,10 @@ def parser() -> argparse.ArgumentParser:
     parser = _described(commands.add_parser("publish", help=publish.HELP), publish.TEXT)
     publish.add_arguments(parser)
     parser.set_defaults(run=_publish)
+
+    parser = _described(commands.add_parser("report", help=report.HELP), report.TEXT)
+    report.add_arguments(parser)
+    parser.set_defaults(run=_report)
 
     _add_job_commands(commands)
 
@@ -358,6 +363,11 @@ def _export(options: argparse.Namespace) -> int:
 def _publish(options: argparse.Namespace) -> int:
     _register_installed("checks")
     return publish.run(options)
+
+
+def _report(options: argparse.Namespace) -> int:
+    _register_installed("checks")
+    return report.run(options)
 
 
 def _reap(options: argparse.Namespace) -> int:

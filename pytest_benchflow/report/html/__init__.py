@@ -1,0 +1,1 @@
+"""Write a job as one HTML file that people read in a browser, without a network."""

@@ -95,7 +95,6 @@ class Resumption:
 
         `planned` are settled cells; None: they are not known here, and every task of the job is looked at.
         """
-        self._exists()
         cells = list(planned) if planned is not None else self._cells_of_job()
         found = dict.fromkeys(each for cell in cells for each in self.differences(cell))
         if found:
@@ -121,7 +120,8 @@ class Resumption:
         found += _of_rollout(self._read().asked.get(cell.rollout_name(task), {}), cell, digest)
         return list(dict.fromkeys(each for each in found if each.what not in self._accepted))
 
-    def _exists(self) -> None:
+    def must_exist(self) -> None:
+        """Refuse to begin a job of a name that may be mistyped. Raises: UsageError naming those there are."""
         if self._job_dir.is_dir():
             return
         jobs = self._job_dir.parent
@@ -147,7 +147,7 @@ class Resumption:
 
     def _read(self) -> _Job:
         if self._job is None:
-            self._job = _read_job(self._job_dir)
+            self._job = _read_job(self._job_dir, self._session_id)
         return self._job
 
 
@@ -164,13 +164,14 @@ def stands(rollout: Rollout, mode: str) -> bool:
     return finished and {"missing": True, "unscored": scored, "unhealthy": scored and healthy}[mode]
 
 
-def _read_job(job_dir: Path) -> _Job:
+def _read_job(job_dir: Path, session_id: str) -> _Job:
+    """Read what earlier sessions left; `session_id` is the one that resumes, whose other processes may have begun."""
     job = _Job()
     try:
         runs = runs_of(read_json(job_dir / "job.json"))
     except RecordError:
         runs = []  # killed before it was written; what is no job.json of ours is refused where it is written
-    for run in runs:
+    for run in (each for each in runs if each.get("session_id") != session_id):
         for entry in map(mapping, sequence(run.get("matrix"))):
             job.planned[str(entry.get("rollout"))] = entry
         digests = mapping(run.get("digests"))
@@ -178,7 +179,8 @@ def _read_job(job_dir: Path) -> _Job:
         job.agents |= mapping(digests.get("agents"))
         job.settings = mapping(run.get("settings")) or job.settings
     for path in sorted(job_dir.glob("*/config.json")):
-        if asked := _asked(Rollout(path.parent)):
+        asked = _asked(Rollout(path.parent))
+        if asked and asked.get("session_id") != session_id:
             job.asked[path.parent.name] = asked
     return job
 

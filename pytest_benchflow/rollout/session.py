@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
-import os
 import signal
+import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -32,10 +31,11 @@ from pytest_benchflow.rollout.job import begin_job, finish_job, note_cell, recov
 from pytest_benchflow.rollout.keys import Keys
 from pytest_benchflow.rollout.leftovers import left_at_end, reap_at_start
 from pytest_benchflow.rollout.matrix import matrix_record
-from pytest_benchflow.rollout.place import holding, rundir_of
+from pytest_benchflow.rollout.place import holding, rundir_of, take_job
 from pytest_benchflow.rollout.plan import pairs
 from pytest_benchflow.rollout.pool import Pool
-from pytest_benchflow.rollout.run import run_cell
+from pytest_benchflow.rollout.resume import Resumption
+from pytest_benchflow.rollout.retries import run_retried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -85,6 +85,7 @@ class RolloutSession:
         self._canaries = Canaries(self.job_dir, session_id, settings, canaries)
         self.flights = Flights(settings.concurrency, self._fly_in_turn, self._before)
         self._rooms = Rooms()
+        self._resumption = Resumption(self.job_dir, settings, session_id) if settings.resume else None
         self._checking = asyncio.Lock()  # of what has been spent
         self._renamed: set[str] = set()  # planned cells whose rollout has another name
         self._handlers: dict[int, Any] = {}
@@ -110,11 +111,15 @@ class RolloutSession:
             return
         try:
             if self._leads and self._job_lock is None:
+                if self._resumption:
+                    self._resumption.must_exist()
                 recover_jobs(self.settings.jobs_dir, also=self.job_dir)
                 self.job_dir.mkdir(parents=True, exist_ok=True)
-                self._job_lock = _take(self.job_dir / ".lock", self.job_dir)
+                self._job_lock = take_job(self.job_dir, sys.argv)
             self.job_dir.mkdir(parents=True, exist_ok=True)
             planned = self._planned()
+            if self._leads and self._resumption:
+                self._resumption.check(planned)
             begin_job(
                 self.job_dir,
                 session_id=self.session_id,
@@ -239,6 +244,8 @@ class RolloutSession:
     async def _fly(self, flight: Flight) -> Rollout | BenchflowError:
         """Run a rollout once, on the loop, where nothing may block; what keeps it from running is returned."""
         try:
+            if await asyncio.to_thread(self._stands, flight):
+                return Rollout(flight.rundir.path)
             cell = await asyncio.to_thread(resolve, flight.config)
             await self._keys.check(cell.route)
             if cell.route is not None:
@@ -256,20 +263,34 @@ class RolloutSession:
             )
         return Rollout(flight.rundir.path)
 
+    def _stands(self, flight: Flight) -> bool:
+        """Tell whether an earlier rollout is kept. Raises: UsageError when it is one of another experiment."""
+        return self._resumption is not None and self._resumption.keeps(flight.config, flight.rundir)
+
     async def _run(self, flight: Flight, cell: Cell) -> None:
         """Run a cell whose turn has come, unless another worker has."""
         path = flight.rundir.path
         # Not under the lock, whose file would be a rollout's; one that another worker has begun is waited for.
         if not self._begun_here(path):
-            async with self._checking:
-                await asyncio.to_thread(self._budget.check, cell)
+            await self._may_spend(cell)
         async with holding(flight.rundir):
             if not self._done_here(path):
                 await self._attempt(flight, cell)
 
     async def _attempt(self, flight: Flight, cell: Cell) -> None:
         """Run a cell whose directory is held."""
-        await run_cell(cell, host=await self._shared(), watch=flight.phase)
+        await run_retried(
+            cell,
+            host=await self._shared(),
+            watch=flight.phase,
+            retries=self.settings.retries,
+            may_spend=partial(self._may_spend, cell),
+        )
+
+    async def _may_spend(self, cell: Cell) -> None:
+        """Look whether a rollout, or a further attempt, may cost anything. Raises: OverBudgetError, UsageError."""
+        async with self._checking:
+            await asyncio.to_thread(self._budget.check, cell)
 
     def _note(self, cell: str, **what: str) -> None:
         """Let the summary tell of a cell that leaves no rollout of its name."""
@@ -360,21 +381,3 @@ class RolloutSession:
             return self._begun_here(path) and Rollout(path).result.get("verdict") is not None
         except RecordError:
             return False
-
-
-def _take(path: Path, job_dir: Path) -> IO[str]:
-    file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
-        raise UsageError(
-            f"{job_dir} is in use by another session (process {holder}); wait for it, "
-            "or pass another --benchflow-job-name"
-        ) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file

@@ -136,10 +136,6 @@ def parser() -> argparse.ArgumentParser:
     publish.add_arguments(parser)
     parser.set_defaults(run=_publish)
 
-    parser = _described(commands.add_parser("report", help=report.HELP), report.TEXT)
-    report.add_arguments(parser)
-    parser.set_defaults(run=_report)
-
     _add_job_commands(commands)
 
     parser = _described(commands.add_parser("gate", help=mergeable.HELP), mergeable.TEXT)
@@ -166,6 +162,10 @@ def _add_job_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     parser = _described(commands.add_parser("regrade", help=regrade_command.HELP), regrade_command.TEXT)
     regrade_command.add_arguments(parser)
     parser.set_defaults(run=_regrade)
+
+    parser = _described(commands.add_parser("report", help=report.HELP), report.TEXT)
+    report.add_arguments(parser)
+    parser.set_defaults(run=_report)
 
 
 def _add_review_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

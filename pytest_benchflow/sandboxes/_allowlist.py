@@ -23,14 +23,17 @@ def why_not_listed(host: str, listed: Sequence[str]) -> str | None:
     entries = [entry.lower().rstrip(".") for entry in listed]
     if name in entries:
         return None
-    is_address = _NUMERIC.fullmatch(name) is not None or _is_ipv6(name)
-    if not is_address and any(entry.startswith("*.") and name.endswith(entry[1:]) for entry in entries):
+    numeric = is_address(name)
+    if not numeric and any(entry.startswith("*.") and name.endswith(entry[1:]) for entry in entries):
         return None
-    what = "an address, which the task does not name" if is_address else "none of the hosts that the task allows"
+    what = "an address, which the task does not name" if numeric else "none of the hosts that the task allows"
     return f"{host} is {what}: {', '.join(listed)}"
 
 
-def _is_ipv6(name: str) -> bool:
+def is_address(name: str) -> bool:
+    """Tell whether the system's resolver takes a host for an address, in whatever spelling, and asks nobody for it."""
+    if _NUMERIC.fullmatch(name):
+        return True
     try:
         ipaddress.IPv6Address(name)
     except ValueError:

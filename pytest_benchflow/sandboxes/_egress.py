@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pytest_benchflow.sandboxes._addresses import why_refused
 from pytest_benchflow.sandboxes._allowlist import why_not_listed
 from pytest_benchflow.sandboxes._hostproxy import find_host_proxy
+from pytest_benchflow.sandboxes._private import why_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ _HOST = re.compile(r"[a-z0-9._:-]{1,255}")
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 # Where a line ends is not for whoever reads it next to decide: many take a bare LF for an end, and we do not.
 _HEADER = re.compile(rf"{_WORD}:[^\r\n\0]*")
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
 # Between two neighbours only (RFC 9110, 7.6.1), and what is written anew.
 _DROPPED = frozenset(
     ("connection", "proxy-connection", "proxy-authorization", "keep-alive", "te", "trailer", "upgrade", "host")
@@ -72,7 +74,7 @@ class _Request:
     path: str = ""
     version: str = "HTTP/1.1"
     headers: tuple[tuple[str, str], ...] = ()
-    length: int | None = 0  # of the body; None: it ends by itself
+    length: int | None = 0  # of the body; None: it comes in chunks
 
     @property
     def is_tunnel(self) -> bool:
@@ -115,7 +117,8 @@ def look_up(host: str) -> list[Address]:
 class Egress:
     """Serves one listening socket from its making until `close`; `resolve` runs in a thread.
 
-    With `hosts` it leads to these alone, and to no address that is this machine's own either.
+    With `hosts` it leads to these alone, and to no address that is this machine's own either; `setup` is for what we
+    install and build, which fetches packages from where this host does.
     """
 
     def __init__(
@@ -123,12 +126,14 @@ class Egress:
         listener: socket.socket,
         *,
         hosts: Sequence[str] | None = None,
+        setup: bool = False,
         resolve: Callable[[str], Sequence[Address]] | None = None,
         refuse: Callable[[Address], str | None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._hosts = hosts
+        self._setup = setup
         self._resolve = resolve or look_up
         self._refuse = refuse or why_refused
         # Its own threads: a name that takes long to resolve must not hold up the copies of other rollouts.
@@ -232,12 +237,15 @@ class Egress:
             if proxy is None:
                 raise _RefusalError(502, f"this host cannot resolve {host}: {_why(error)}") from None
             return []
-        reasons = {address: self._refuse(address) for address in found}
+        reasons = {address: self._refuse(address) or self._why_private(host, address) for address in found}
         allowed = [address for address, reason in reasons.items() if reason is None]
         if not allowed:
             reason = next(filter(None, reasons.values()), "it has no address")
             raise _RefusalError(403, f"{host} cannot be reached from a sandbox: {reason}")
         return allowed
+
+    def _why_private(self, host: str, address: Address) -> str | None:
+        return why_private(host, address, listed=self._hosts is not None, setup=self._setup)
 
 
 def _why(error: Exception) -> str:
@@ -305,21 +313,25 @@ async def _read_request(reader: asyncio.StreamReader) -> _Request:
     if tunnel:
         return _Request(method, host, port)
     path = urlunsplit(("", "", parts.path or "/", parts.query, ""))
-    return _Request(method, host, port, path, version, *_check_headers(lines))
+    headers, length = _check_headers(lines)
+    if length is None and version == "HTTP/1.0":
+        raise _RefusalError(400, "a request of HTTP/1.0 has no body in chunks")
+    return _Request(method, host, port, path, version, headers, length)
 
 
 def _check_headers(lines: list[str]) -> tuple[tuple[tuple[str, str], ...], int | None]:
-    """Return the headers that go on and the body's length, None for a body that ends by itself."""
+    """Return the headers that go on and the body's length, None for one in chunks."""
     if not all(_HEADER.fullmatch(line) for line in lines):
         raise _RefusalError(400, "the request's head holds a line that is no header")
     pairs = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
     named = {word.strip().lower() for name, value in pairs if name.lower() == "connection" for word in value.split(",")}
     kept = tuple(pair for pair in pairs if pair[0].lower() not in _DROPPED | (named - {"content-length"}))
     lengths = {value for name, value in pairs if name.lower() == "content-length"}
-    chunked = any(name.lower() == "transfer-encoding" for name, _ in kept)
-    if len(lengths) + chunked > 1 or not all(re.fullmatch(r"\d{1,15}", value) for value in lengths):
+    codings = [value.lower() for name, value in kept if name.lower() == "transfer-encoding"]
+    lengths |= set(codings)
+    if len(lengths) > 1 or not all(re.fullmatch(r"[0-9]{1,15}", value) for value in lengths - {"chunked"}):
         raise _RefusalError(400, "the request does not say how long its body is, or says it twice")
-    return kept, None if chunked else int(next(iter(lengths), 0))
+    return kept, None if codings else int(next(iter(lengths), 0))
 
 
 async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, refusal: _RefusalError) -> None:
@@ -365,8 +377,40 @@ async def _carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> 
 
 
 async def _carry_body(source: asyncio.StreamReader, target: asyncio.StreamWriter, length: int | None) -> None:
-    while length != 0 and (data := await source.read(_CHUNK if length is None else min(length, _CHUNK))):
+    """Carry a body to its end and not beyond: a host's proxy would take more for a request that nobody looked at."""
+    if length is not None:
+        await _carry_bytes(source, target, length)
+        return
+    try:
+        while size := await _chunk_size(source):
+            target.write(b"%x\r\n" % size)
+            await _carry_bytes(source, target, size)
+            await _end_of_chunk(source)
+            target.write(b"\r\n")
+        while await source.readuntil(b"\r\n") != b"\r\n":
+            pass  # what follows the body, as "trailer" does not go on either
+    except (ValueError, EOFError, asyncio.LimitOverrunError):
+        target.transport.abort()  # the other side must not take a part for the whole
+        return
+    target.write(b"0\r\n\r\n")
+    await target.drain()
+
+
+async def _chunk_size(source: asyncio.StreamReader) -> int:
+    """Read how long the next chunk is, without what may be said of it. Raises: ValueError."""
+    found = _CHUNK_SIZE.fullmatch(await source.readuntil(b"\r\n"))
+    if found is None:
+        raise ValueError
+    return int(found[1], 16)
+
+
+async def _end_of_chunk(source: asyncio.StreamReader) -> None:
+    if await source.readexactly(2) != b"\r\n":
+        raise ValueError
+
+
+async def _carry_bytes(source: asyncio.StreamReader, target: asyncio.StreamWriter, count: int) -> None:
+    while count and (data := await source.read(min(count, _CHUNK))):
         target.write(data)
         await target.drain()
-        if length is not None:
-            length -= len(data)
+        count -= len(data)

@@ -17,6 +17,7 @@ from pytest_benchflow.sandboxes._docker.install import install_there
 from pytest_benchflow.sandboxes._docker.services import remove_all
 from pytest_benchflow.sandboxes._install import install_here
 from pytest_benchflow.sandboxes._labels import MANAGED
+from pytest_benchflow.sandboxes._private import check_private_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,8 @@ class DockerBackend:
     dies_with_process = False
 
     def check(self) -> None:
-        """Refuse nothing: whether there is an engine at an address is for `available`."""
+        """Refuse private hosts that are none; whether there is an engine is for `available`. Raises: UsageError."""
+        check_private_hosts()
 
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""

@@ -29,6 +29,7 @@ from pytest_benchflow.sandboxes._local.overlay import Overlay
 from pytest_benchflow.sandboxes._local.phase import LocalProcess, Phase
 from pytest_benchflow.sandboxes._local.sessions import discard_here, remains_here
 from pytest_benchflow.sandboxes._local.support import why_unsupported
+from pytest_benchflow.sandboxes._private import check_private_hosts
 from pytest_benchflow.sandboxes._running import run_to_end
 from pytest_benchflow.tasks.task import Environment
 
@@ -64,7 +65,8 @@ class LocalBackend:
     place = ""
 
     def check(self) -> None:
-        """Refuse nothing: no variable asks anything of it."""
+        """Refuse private hosts that are none. Raises: UsageError."""
+        check_private_hosts()
 
     def available(self) -> str | None:
         """Return None when this machine can run it, else one sentence that says what is missing and what to do."""
@@ -294,7 +296,8 @@ class LocalSandbox:
         phase = await Phase.start(self._layout.command, log, self._limits.hold)
         if self._network in WITH_EGRESS:
             try:
-                self._egress = Egress(await phase.listen(EGRESS_PORT), hosts=self._allowed)
+                setup = self._phase_name == "setup"
+                self._egress = Egress(await phase.listen(EGRESS_PORT), hosts=self._allowed, setup=setup)
             except BaseException:
                 await asyncio.shield(phase.end())
                 raise

@@ -58,6 +58,8 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
     thread.start()
     monkeypatch.setattr(_egress, "look_up", lambda host: {"packages.test": [address]}[host])
     monkeypatch.setattr(_addresses, "is_own", lambda asked: asked != address)
+    # As if it were a company's own, which no variable names but that of the package tool.
+    monkeypatch.setattr(_addresses, "_PRIVATE", (ipaddress.ip_network(f"{address}/32"),))
     yield files, f"http://packages.test:{server.server_port}"
     server.shutdown()
     server.server_close()
@@ -111,7 +113,7 @@ def test_apt_installs_from_the_distributions_archive(
     data = package.read_bytes()
     facts = f"Filename: ./invented-tool.deb\nSize: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
     (files / "Packages.gz").write_bytes(gzip.compress(f"{CONTROL}{facts}Description: a tool\n\n".encode()))
-    monkeypatch.setattr(_base, "_apt_sources", lambda: f"deb [trusted=yes] {url} ./\n")
+    monkeypatch.setattr(_base, "apt_sources", lambda: f"deb [trusted=yes] {url} ./\n")
     _base.base_digest.cache_clear()
     text = "FROM debian:12\nRUN apt-get update && apt-get install -y invented-tool && rm -rf /var/lib/apt/lists/*\n"
     sandbox = rig.create(make_task(rig.base / "task", dockerfile=text))
@@ -154,7 +156,7 @@ def test_archives_that_ask_for_a_password_or_are_not_the_distributions_stay_outs
     (tmp_path / "sources.list.d" / "some.sources").write_text(STANZAS.replace("CODENAME", codename))
     (tmp_path / "auth.conf").write_text("machine locked.example.com login user password word\n")
     monkeypatch.setattr(_base, "_APT", tmp_path)
-    assert _base._apt_sources().splitlines() == [
+    assert _base.apt_sources().splitlines() == [
         f"deb http://mirror.example.com/debian {codename} main contrib",
         f"deb [signed-by=/usr/share/keyrings/some.gpg] http://deb.example.com/debian {codename} main",
         f"deb [signed-by=/usr/share/keyrings/some.gpg] http://deb.example.com/debian {codename}-updates main",

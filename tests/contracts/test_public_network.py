@@ -94,6 +94,7 @@ def test_others_are_reached_by_name_plainly_and_through_a_tunnel(
 ) -> None:
     monkeypatch.setattr(_egress, "look_up", lambda host: {"remote.test": [address]}[host])
     monkeypatch.setattr(_addresses, "is_own", lambda asked: asked != address)
+    monkeypatch.setenv("BENCHFLOW_PRIVATE_HOSTS", "remote.test")  # this machine's own address may be such a one
     program = """
         import json, http.client, sys, urllib.request
         port = int(sys.argv[1])
@@ -108,6 +109,40 @@ def test_others_are_reached_by_name_plainly_and_through_a_tunnel(
         result = rig.run(sandbox.exec(argv))
     assert json.loads(result.stdout or "null") == ["found", "found"], result.stderr
     assert [asked.split()[1] for asked in outside.asked] == [b"/plain", b"/tunnel"]
+
+
+@pytest.mark.parametrize("network", ["public", "allowlist"])
+def test_no_name_of_the_internet_leads_into_a_private_network(
+    rig: Rig, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, network: str
+) -> None:
+    address = next((found for found in own_addresses() if found.version == 4), None)
+    if address is None:
+        pytest.skip("this machine has no address beside loopback that could stand for another's")
+    monkeypatch.setattr(_egress, "look_up", lambda _host: [address])
+    monkeypatch.setattr(_addresses, "is_own", lambda asked: asked != address)
+    monkeypatch.setattr(_addresses, "_PRIVATE", (ipaddress.ip_network(f"{address}/32"),))
+    hosts = ("rebound.example.com", "db.internal", str(address)) if network == "allowlist" else ()
+    program = """
+        import json, sys, urllib.error, urllib.request
+        answers = []
+        for host in sys.argv[2:]:
+            try:
+                answers.append(urllib.request.urlopen(f"http://{host}:{sys.argv[1]}/").read().decode())
+            except urllib.error.HTTPError as error:
+                answers.append(error.code)
+        print(json.dumps(answers))
+    """
+    with Outside(str(address)) as outside:
+        argv = ["python3", "-c", textwrap.dedent(program), str(outside.port)]
+        argv += ["rebound.example.com", "db.internal", str(address)]
+        answers = []
+        for named in ("", "10.77.0.0/16", f"{address}/32"):
+            monkeypatch.setenv("BENCHFLOW_PRIVATE_HOSTS", named)
+            rig.run(sandbox.enter("verifier", "allowlist" if hosts else "public", hosts))
+            result = rig.run(sandbox.exec(argv))
+            answers.append(json.loads(result.stdout or "null"))
+    shut = [403, "found", "found"] if hosts else [403, 403, 403]
+    assert answers == [shut, shut, ["found"] * 3], result.stderr
 
 
 SCAN = """

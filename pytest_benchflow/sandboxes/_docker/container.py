@@ -111,6 +111,7 @@ class DockerSandbox:
         self.limits: Mapping[str, Any] = self._applied
         self._network: Network = "none"
         self._allowed: tuple[str, ...] | None = None
+        self._setup = False
         self._inside: Inside | None = None
         self._relays: list[Relay] = []
         self._egress: Egress | None = None
@@ -151,12 +152,13 @@ class DockerSandbox:
         names = [each.name for each in compose.side]
         self._applied["services"] = {"asked": names, "applied": "containers on a network of this rollout's own"}
 
-    async def enter(self, phase: PhaseName, network: Network, hosts: Sequence[str] = ()) -> None:  # noqa: ARG002 - all phases are alike here
+    async def enter(self, phase: PhaseName, network: Network, hosts: Sequence[str] = ()) -> None:
         """Kill every process of the phase before, prove them dead, then switch to `network`; files stay."""
         self._check_alive()
         if self._touched:
             await self._end_phase()
         self._network, self._allowed = network, tuple(hosts) if network == "allowlist" else None
+        self._setup = phase == "setup"
 
     async def _end_phase(self) -> None:
         async with self._starting:
@@ -229,10 +231,11 @@ class DockerSandbox:
     async def _open_way(self, inside: Inside) -> None:
         """Open the way out of this phase. Raises: SandboxError."""
         if isinstance(inside, Inhabited):
-            self._egress = Egress(await asyncio.to_thread(inside.listen, EGRESS_PORT), hosts=self._allowed)
+            listener = await asyncio.to_thread(inside.listen, EGRESS_PORT)
+            self._egress = Egress(listener, hosts=self._allowed, setup=self._setup)
             return
         door = _EgressDoor()
-        self._egress = Egress(door.listener, hosts=self._allowed)
+        self._egress = Egress(door.listener, hosts=self._allowed, setup=self._setup)
         await self._relay(inside, EGRESS_PORT, cast("Endpoint", door))
 
     async def _relay(self, inside: Inside, port: int, endpoint: Endpoint) -> None:

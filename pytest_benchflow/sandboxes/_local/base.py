@@ -56,7 +56,7 @@ def parts() -> tuple[Path, ...]:
 @functools.cache
 def base_digest() -> str:
     """Name the state of this machine that images are built on; computed once for each process."""
-    digest = hashlib.sha256(f"{_FORMAT} {interpreter()} {parts()} {_apt_sources()}".encode())
+    digest = hashlib.sha256(f"{_FORMAT} {interpreter()} {parts()} {apt_sources()}".encode())
     etc = (Path("/etc", name) for name in _TELLING)
     for path in (_DPKG / "status", interpreter(), *etc):
         if path.exists():
@@ -85,7 +85,7 @@ def write_base(layer: Path) -> None:
     for name in ("apt.conf.d", "preferences.d", "sources.list.d"):
         (root / "etc/apt" / name).mkdir(parents=True, exist_ok=True)
     (root / "etc/apt/apt.conf.d/99sandbox").write_text(_APT_CONF)
-    (root / "etc/apt/sources.list").write_text(_apt_sources())
+    (root / "etc/apt/sources.list").write_text(apt_sources())
     # A login shell begins with a PATH of its own, which in an image has its Python too.
     (root / "etc/profile.d").mkdir(exist_ok=True)
     (root / "etc/profile.d/sandbox.sh").write_text(f'PATH="{interpreter().parent}:$PATH"\n')
@@ -154,7 +154,7 @@ def _stand_for(directory: Path, host: Path) -> None:
     directory.chmod(stat.S_IMODE(found.st_mode))
 
 
-def _apt_sources() -> str:
+def apt_sources() -> str:
     """Return the distribution's own archives as this host has them, without those that ask for a password."""
     release = _os_release()
     codename = release.get("VERSION_CODENAME", "stable")

@@ -205,6 +205,32 @@ def test_system_calls_that_reach_past_namespaces_are_refused(rig: Rig, sandbox: 
     assert set(errors.values()) == {"EPERM"}
 
 
+def test_no_socket_leads_past_the_network_of_the_phase(rig: Rig, sandbox: Sandbox) -> None:
+    found = rig.python(
+        sandbox,
+        """
+        import ctypes, errno, json, socket
+        libc = ctypes.CDLL(None, use_errno=True)
+        found = {}
+        for name, call in {
+            "socket": lambda: libc.socket(socket.AF_VSOCK, socket.SOCK_STREAM, 0),
+            "pair": lambda: libc.socketpair(socket.AF_VSOCK, socket.SOCK_STREAM, 0, (ctypes.c_int * 2)()),
+            "ring": lambda: libc.syscall(425, 8, ctypes.create_string_buffer(120)),
+            "of-the-phase": lambda: -(libc.socket(socket.AF_INET, socket.SOCK_STREAM, 0) < 0),
+        }.items():
+            ctypes.set_errno(0)
+            found[name] = [call(), errno.errorcode.get(ctypes.get_errno())]
+        print(json.dumps(found))
+        """,
+    )
+    assert found == {
+        "socket": [-1, "EAFNOSUPPORT"],
+        "pair": [-1, "EAFNOSUPPORT"],
+        "ring": [-1, "ENOSYS"],
+        "of-the-phase": [0, None],
+    }
+
+
 @as_root
 def test_root_inside_has_five_capabilities_and_gains_no_more(rig: Rig, sandbox: Sandbox) -> None:
     text = rig.sh(

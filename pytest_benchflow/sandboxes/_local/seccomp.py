@@ -1,7 +1,8 @@
 """Forbid the system calls that reach past namespaces without needing any privilege.
 
 A nested user namespace gives back every capability inside it, and with it, to uid 0, the kernel's files that our mounts
-hide; keyrings, kernel messages, eBPF and perf are not divided by namespaces at all.
+hide; keyrings, kernel messages, eBPF and perf are not divided by namespaces at all. Nor are the sockets by which a
+virtual machine speaks with the one that it runs on; io_uring makes sockets that no filter sees.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 from dataclasses import dataclass
 
 _CLONE_NEWUSER = 0x10000000
+_AF_VSOCK = 40
 _LD_ABS, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 # Offsets in struct seccomp_data; the low half of the first argument, as both machines are little-endian.
@@ -23,14 +25,16 @@ class _Machine:
     arch: int
     clone: int
     unshare: int
+    sockets: tuple[int, int]  # socket, socketpair
     forbidden: tuple[int, ...]  # add_key, request_key, keyctl, bpf, perf_event_open, userfaultfd, syslog
     first_alien: int | None = None  # from this number on, calls belong to another ABI (x32)
 
 
 _CLONE3 = 435
+_RINGS = (425, 426, 427)  # io_uring_setup, io_uring_enter, io_uring_register
 _MACHINES = {
-    "x86_64": _Machine(0xC000003E, 56, 272, (248, 249, 250, 321, 298, 323, 103), 0x40000000),
-    "aarch64": _Machine(0xC00000B7, 220, 97, (217, 218, 219, 280, 241, 282, 116)),
+    "x86_64": _Machine(0xC000003E, 56, 272, (41, 53), (248, 249, 250, 321, 298, 323, 103), 0x40000000),
+    "aarch64": _Machine(0xC00000B7, 220, 97, (198, 199), (217, 218, 219, 280, 241, 282, 116)),
 }
 
 
@@ -42,7 +46,7 @@ def is_known() -> bool:
 def program() -> bytes:
     """Return the filter as bubblewrap's --seccomp takes it: an array of struct sock_filter."""
     machine = _MACHINES[platform.machine()]
-    deny, absent = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+    deny, absent, unknown = (_ERRNO | number for number in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
     code = [
         (_LD_ABS, 0, 0, _ARCH),
         (_JEQ, 1, 0, machine.arch),
@@ -55,6 +59,13 @@ def program() -> bytes:
         code += [(_JGE, 0, 1, machine.first_alien), (_RET, 0, 0, absent)]
     for number in machine.forbidden:
         code += _when(number, [(_RET, 0, 0, deny)])
+    for number in _RINGS:
+        code += _when(number, [(_RET, 0, 0, absent)])
+    for number in machine.sockets:
+        code += _when(
+            number,
+            [(_LD_ABS, 0, 0, _ARG0), (_JEQ, 0, 1, _AF_VSOCK), (_RET, 0, 0, unknown), (_RET, 0, 0, _ALLOW)],
+        )
     for number in (machine.clone, machine.unshare):
         code += _when(
             number,

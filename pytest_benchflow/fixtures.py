@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.by_hand import LlmProxy, SandboxHandle
     from pytest_benchflow.rollout.canary import Canary
     from pytest_benchflow.rollout.config import RolloutConfig
+    from pytest_benchflow.rollout.flights import Flight
     from pytest_benchflow.rollout.session import RolloutSession
     from pytest_benchflow.settings import Settings
     from pytest_benchflow.tasks.task import Task
 
 MARKER = "benchflow_task"
+# The rungs: where one is overridden, the rollout may be another than was planned.
+LADDER = ("task", "benchflow_cell", "sandbox", "llm_proxy", "agent", "rollout")
 
 
 class Runs:
@@ -46,11 +49,17 @@ class Runs:
         self.watch: Callable[[str, str, str | None], None] | None = None
         # Told of the directory of each rollout that this process has run.
         self.finished: Callable[[Path], None] | None = None
+        # Lets rollouts begin that items are sure to ask for; None: each begins with its item.
+        self.ahead: Callable[[], None] | None = None
+        # Told of each rollout that an item is about to be given, once.
+        self.landed: Callable[[Flight], None] | None = None
         # The items of this session; None where this process does not know them, as the one that leads xdist's workers.
         self.items: Sequence[pytest.Item] | None = None
         # Returns the rollouts that others wait for, as items were collected.
         self.canaries: Callable[[], Iterable[Canary]] = tuple
         self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
+        self.opened = False  # after `close`: there is a job of this session
+        self.unclaimed: list[Path] = []  # after `close`: rollouts that have ended and that no item has told of
         self.reaped: list[str] = []  # after `close`: what became of sandboxes that earlier sessions left
         self.left: list[str] = []  # after `close`: the sandboxes that are not surely gone
         self._shared_names: frozenset[str] | None = None
@@ -69,7 +78,11 @@ class Runs:
             from pytest_benchflow.rollout.session import RolloutSession
 
             self._session = RolloutSession(
-                self.settings, session_id=self.session_id, leads=self.leads, planned=self._planned
+                self.settings,
+                session_id=self.session_id,
+                leads=self.leads,
+                planned=self._planned,
+                canaries=self.canaries,
             )
         return self._session
 
@@ -103,14 +116,27 @@ class Runs:
         """Return the rollout of a cell that an item asks for, run at most once in the whole session."""
         from pytest_benchflow.rollout.cell import task_of
 
-        phases: list[str] = []
         planned = self.planned_cell(item)
         name = planned.rollout_name(task_of(planned)) if planned else None
-        rollout = self.session().get(config, self._watcher(config, task, phases), planned=name)
-        # No phase: another item or another worker ran it, and told of it.
-        if phases and self.finished:
-            self.finished(rollout.path)
+        if self.ahead:
+            self.ahead()
+        session = self.session()
+        flight = session.flight(config)
+        try:
+            rollout = session.get(config, self._watcher(config, task), planned=name, meanwhile=self.ahead)
+        finally:
+            if self.landed:
+                self.landed(flight)
+        # No phase: another worker ran it, and told of it.
+        if flight.phases and not flight.told:
+            flight.told = True
+            self.tell(rollout.path)
         return rollout
+
+    def tell(self, path: Path) -> None:
+        """Let others know of a rollout that this process has run."""
+        if self.finished:
+            self.finished(path)
 
     def no_rollout(self, error: BenchflowError, item: pytest.Item) -> NoReturn:
         """Raise the error that left no rollout, for the first item that asks; the others point to that one."""
@@ -121,8 +147,8 @@ class Runs:
             pytest.skip(f"there is no rollout to check: the error of {teller} says why")
         pytest.fail(f"the error of {teller} says why", pytrace=False)
 
-    def _watcher(self, config: RolloutConfig, task: Task, phases: list[str]) -> Callable[[str], None]:
-        """Return what hears of a rollout's phases, keeps them in `phases`, and tells of those worth a word."""
+    def _watcher(self, config: RolloutConfig, task: Task) -> Callable[[str], None]:
+        """Return what hears of a rollout's phases and tells of those worth a word."""
         from pytest_benchflow.report.terminal import head
 
         name = head(
@@ -134,8 +160,10 @@ class Runs:
             trial=config.trial,
         )
 
+        phases: list[str] = []
+
         def watch(phase: str) -> None:
-            step = task.steps[phases.count(phase)].name if phase == "agent_execution" else None
+            step = task.steps[phases.count(phase) % len(task.steps)].name if phase == "agent_execution" else None
             phases.append(phase)
             if self.watch:
                 self.watch(name, phase, step)
@@ -171,7 +199,11 @@ class Runs:
         if self._session is not None:
             session, self._session = self._session, None
             session.close()
+            for path in session.unclaimed:
+                self.tell(path)
+            self.unclaimed = session.unclaimed
             self.incomplete, self.reaped, self.left = session.incomplete, session.reaped, session.left
+            self.opened = session.begun
 
 
 RUNS = pytest.StashKey[Runs]()
@@ -315,6 +347,12 @@ def parametrize_matrix(metafunc: pytest.Metafunc) -> None:
 def asks_for_rollout(item: pytest.Item) -> bool:
     """Tell whether a hand-written test asks for a rollout."""
     return "rollout" in getattr(item, "fixturenames", ()) and item.get_closest_marker(MARKER) is not None
+
+
+def is_plain(item: pytest.Item) -> bool:
+    """Tell whether an item's rollout is the one that was planned: nobody overrides a rung of the ladder."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    return all(definition.func.__module__ == __name__ for rung in LADDER for definition in known.get(rung, ()))
 
 
 def marked_path(node: pytest.Item) -> Path:

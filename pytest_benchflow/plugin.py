@@ -13,7 +13,7 @@ import pytest
 
 import pytest_benchflow
 from pytest_benchflow import fixtures, hookspecs
-from pytest_benchflow.errors import BenchflowError, OverBudgetError, RejectedKeyError, UnsupportedError
+from pytest_benchflow.errors import BenchflowError, RejectedKeyError, UnstartedError, UnsupportedError
 from pytest_benchflow.fixtures import MARKER, RUNS, SUMMARY, Runs, asks_for_rollout, parametrize_matrix
 from pytest_benchflow.settings import INI_ONLY, INI_TYPES, OPTIONS
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.collect.selection import Selection
+    from pytest_benchflow.report.limits import Judgement
     from pytest_benchflow.report.terminal import RolloutReport
 
 # Shipped checks are plain asserts; rewriting must be set up before they are imported (an editable install loses it).
@@ -40,6 +41,7 @@ OURS = ("task.toml", "task.md", "job.json", "trajectory")
 
 _SELECTION: pytest.StashKey[Selection] = pytest.StashKey()
 _REPORT: pytest.StashKey[RolloutReport] = pytest.StashKey()
+_LIMITS: pytest.StashKey[list[Judgement]] = pytest.StashKey()
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -200,18 +202,18 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a cell that cannot run here into a skip, and let the report carry what its rollout came to."""
-    reason, over_budget = None, False
+    reason, unstarted = None, False
     if call.excinfo is not None and isinstance(call.excinfo.value, UnsupportedError):
-        reason, over_budget = str(call.excinfo.value), isinstance(call.excinfo.value, OverBudgetError)
+        reason, unstarted = str(call.excinfo.value), isinstance(call.excinfo.value, UnstartedError)
         call.excinfo = pytest.CallInfo.from_call(lambda: pytest.skip(reason), call.when).excinfo
     if call.excinfo is not None and isinstance(call.excinfo.value, RejectedKeyError):
         item.session.shouldfail = str(call.excinfo.value)
     report = yield
-    if SUMMARY in item.stash or hasattr(item, "role") or over_budget:
+    if SUMMARY in item.stash or hasattr(item, "role") or unstarted:
         from pytest_benchflow.report.attach import attach
 
         role, summary = getattr(item, "role", None), item.stash.get(SUMMARY, None)
-        attach(report, item, role, summary, left_out=reason, over_budget=over_budget)
+        attach(report, item, role, summary, left_out=reason, unstarted=unstarted)
     return report
 
 
@@ -236,6 +238,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
         report_left(session, runs.left)
     failed = runs.incomplete is not None or runs.left or (report is not None and report.falls_short)
+    if _has_limits(session.config, opened=runs.opened):
+        from pytest_benchflow.collect.limits import decide
+
+        session.config.stash[_LIMITS] = decide(session, runs, report)
     if failed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -253,6 +259,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
             incomplete=runs.incomplete,
             cut=report.unheard_of(job_dir, runs.session_id) if interrupted else (),
         )
+        if report.unstarted and runs.settings.canary:
+            from pytest_benchflow.collect.canary import how_to_go_on
+
+            for line in how_to_go_on(job_dir, runs.settings, config):
+                terminalreporter.write_line(line, red=True)
+    for each in config.stash.get(_LIMITS, ()):
+        terminalreporter.write_line(each.text, green=each.holds, red=not each.holds)
+    if config.option.collectonly and config.get_verbosity() >= 0:
+        from pytest_benchflow.collect.matrix_view import write_matrix
+
+        write_matrix(terminalreporter, runs)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -362,6 +379,15 @@ def _worker(config: pytest.Config) -> dict[str, Any] | None:
     sent: dict[str, Any] = getattr(config, "workerinput", {})
     received: dict[str, Any] | None = sent.get("benchflow")
     return received
+
+
+def _has_limits(config: pytest.Config, *, opened: bool) -> bool:
+    """Tell whether this session ends as limits say: one with a job, or on whose command line they are."""
+    if _worker(config) is not None or config.option.collectonly or not _has_values(config):
+        return False
+    given = config.option.benchflow_min_pass_rate or config.option.benchflow_max_unhealthy
+    settings = _selection(config).settings
+    return bool(given or (opened and (settings.min_pass_rate or settings.max_unhealthy)))
 
 
 def _distributes(config: pytest.Config) -> bool:

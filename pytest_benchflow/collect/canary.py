@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_benchflow import fixtures
 from pytest_benchflow.errors import BenchflowError
 from pytest_benchflow.records.coverage import planned_cells
 from pytest_benchflow.records.rollout import Rollout
@@ -19,12 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_benchflow.collect.selection import Selection
+    from pytest_benchflow.fixtures import Runs
     from pytest_benchflow.rollout.canary import Canary
     from pytest_benchflow.settings import Settings
 
 # Rungs of the ladder that make a rollout another than was planned where somebody overrides them.
 _RUNGS = ("task", "benchflow_cell", "sandbox", "llm_proxy", "agent", "rollout")
+_LADDER = "pytest_benchflow.fixtures"
 _NAMED = 12
+_VARIABLES = "--benchflow-agent-env"
 
 
 def check_canaries(selection: Selection, config: pytest.Config) -> None:
@@ -50,7 +52,7 @@ def check_canaries(selection: Selection, config: pytest.Config) -> None:
             )
 
 
-def put_first(items: list[pytest.Item], runs: fixtures.Runs) -> None:
+def put_first(items: list[pytest.Item], runs: Runs) -> None:
     """Move the items of canaries before all others, each in the order they have, and let `runs` know them."""
     # Not the planned cell: what it is called is known when all items are.
     first = [item for item in items if (cell := runs.cell_of(item)) is not None and cell.canary]
@@ -59,7 +61,7 @@ def put_first(items: list[pytest.Item], runs: fixtures.Runs) -> None:
     runs.canaries = lambda: _canaries(first, runs)
 
 
-def _canaries(items: Sequence[pytest.Item], runs: fixtures.Runs) -> list[Canary]:
+def _canaries(items: Sequence[pytest.Item], runs: Runs) -> list[Canary]:
     """Return the canaries of items, also of those that were deselected since."""
     from pytest_benchflow.rollout.canary import Canary
 
@@ -77,7 +79,7 @@ def _canaries(items: Sequence[pytest.Item], runs: fixtures.Runs) -> list[Canary]
 def _is_plain(item: pytest.Item) -> bool:
     """Tell whether an item's rollout is the one that was planned: nobody overrides a rung of the ladder."""
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    return all(definition.func.__module__ == fixtures.__name__ for rung in _RUNGS for definition in known.get(rung, ()))
+    return all(definition.func.__module__ == _LADDER for rung in _RUNGS for definition in known.get(rung, ()))
 
 
 def how_to_go_on(job_dir: Path, settings: Settings, config: pytest.Config) -> list[str]:
@@ -94,10 +96,21 @@ def how_to_go_on(job_dir: Path, settings: Settings, config: pytest.Config) -> li
             shown = path.relative_to(here) if path.is_relative_to(here) else path
             command = f"pytest-benchflow audit {shlex.quote(str(shown))} --verdict publishable --by YOU --note WHY"
             lines.append(f"  read it, then say what you think of it: {command}")
-    given = [str(each) for each in config.invocation_params.args]
+    given = _shown([str(each) for each in config.invocation_params.args])
     added = [f"--benchflow-job-name={settings.job_name}"] if config.option.benchflow_job_name is None else []
     added += ["--benchflow-resume"] if getattr(config.option, "benchflow_resume", None) is None else []
     return [*lines, f"  then go on, with what is healthy kept: {shlex.join(['pytest', *given, *added])}"]
+
+
+def _shown(arguments: Sequence[str]) -> list[str]:
+    """Return arguments without the values of variables: one may be a secret, and who reads a log may be anybody."""
+    shown: list[str] = []
+    for argument in arguments:
+        given = _VARIABLES if shown[-1:] == [_VARIABLES] else argument.partition("=")[0]
+        name, equals, _value = argument.removeprefix(f"{_VARIABLES}=").partition("=")
+        hidden = f"{name}=…" if shown[-1:] == [_VARIABLES] else f"{_VARIABLES}={name}=…"
+        shown.append(hidden if given == _VARIABLES and equals else argument)
+    return shown
 
 
 def _tasks(selection: Selection) -> Iterable[Path]:

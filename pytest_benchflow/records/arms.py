@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
-from pytest_benchflow.records.coverage import planned_cells
+from pytest_benchflow.records.coverage import Coverage, planned_cells
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS
 from pytest_benchflow.records.statistics import Estimate, difference, estimate, pass_all, pass_at
 from pytest_benchflow.records.values import integer, mapping, number
@@ -32,6 +32,7 @@ class Arm:
     rewards: dict[str, list[float]] = field(default_factory=dict)  # by task; of healthy rollouts
     seconds: dict[str, list[float]] = field(default_factory=dict)  # by phase
     tokens: int = 0  # as far as they are known
+    unknown_tokens: int = 0  # rollouts with a model of which nobody knows how many
     cost_usd: float = 0.0
     paid: int = 0  # rollouts of a model that costs something
     unpriced: int = 0  # those of them of which nobody knows what
@@ -64,6 +65,7 @@ class Arm:
         """Return its numbers for summary.json. `solved.of` is all that was planned, whatever became of it."""
         counts = sum(self.verdicts.values(), Counter())
         trials = self.trials
+        planned = {task: counts.total() - counts["skipped"] for task, counts in self.verdicts.items()}
         return {
             "agent": self.agent,
             "model": self.model,
@@ -73,10 +75,10 @@ class Arm:
                 "of": counts.total() - counts["skipped"],
                 **{name: counts[name] for name in ("unhealthy", "missing", "skipped")},
             },
-            "reward": self.reward.as_dict(),
-            "pass_at": _by_k(pass_at, trials),
-            "pass_all": _by_k(pass_all, trials),
-            "tokens": self.tokens,
+            "reward": {**self.reward.as_dict(), "of": sum(count > 0 for count in planned.values())},
+            "pass_at": _by_k(pass_at, trials, planned),
+            "pass_all": _by_k(pass_all, trials, planned),
+            "tokens": token_record(self.tokens, self.unknown_tokens),
             "cost_usd": cost_record(self.cost_usd, self.unpriced),
             "seconds": {name: sum(values) / len(values) for name, values in sorted(self.seconds.items())},
             "tasks": {
@@ -89,25 +91,23 @@ class Arm:
         }
 
 
-def arms_of(job_dir: Path, rollouts: Iterable[Rollout], *, skipped: Iterable[str] = ()) -> list[Arm]:
-    """Return the arms of a job in the order of their names; `skipped` are cells that could not run here."""
+def arms_of(job_dir: Path, rollouts: Iterable[Rollout], found: Coverage) -> list[Arm]:
+    """Return the arms of a job in the order of their names; `found` tells of the cells without a rollout."""
     planned = {str(cell.get("rollout")): cell for cell in planned_cells(job_dir / "job.json")}
     arms: dict[tuple[str, str, str], Arm] = {}
-    seen = set()
     for rollout in rollouts:
-        seen.add(rollout.path.name)
         config, result = _read(rollout)
         told = planned.get(rollout.path.name) or {**config, "task": result.get("task_name") or config.get("task_name")}
         arm = _arm(arms, told)
         arm.note(str(told.get("task")), str(result.get("verdict") or "unhealthy"), rollout.reward if result else None)
-        _add_cost(arm, rollout, mapping(result.get("agent_result")))
+        _add_use(arm, rollout, mapping(result.get("agent_result")))
         for name, value in mapping(result.get("timing")).items():
             if (seconds := number(value)) is not None:
                 arm.seconds.setdefault(name, []).append(seconds)
-    left_out = set(skipped)
-    for name, cell in planned.items():
-        if name not in seen:
-            _arm(arms, cell).note(str(cell.get("task")), "skipped" if name in left_out else "missing", None)
+    for verdict, names in (("skipped", found.skipped), ("missing", found.missing)):
+        for name in names:
+            cell = planned.get(name, {})
+            _arm(arms, cell).note(str(cell.get("task")), verdict, None)
     return [arms[key] for key in sorted(arms)]
 
 
@@ -139,8 +139,23 @@ def cost_record(known: float, unpriced: int) -> dict[str, float | int | None]:
     return {"total": None if unpriced else known, "priced_subtotal": known, "unpriced": unpriced}
 
 
-def _add_cost(arm: Arm, rollout: Rollout, usage: Mapping[str, Any]) -> None:
-    arm.tokens += integer(usage.get("total_tokens")) or 0
+def calls_model(rollout: Rollout) -> bool:
+    """Tell whether a rollout has a model, also one of which nothing else can be read."""
+    try:
+        return rollout.config.get("model") != "none"
+    except RecordError:
+        return True
+
+
+def token_record(known: int, unknown: int) -> dict[str, int | None]:
+    """Return a sum of tokens for a JSON file; there is no total where those of one rollout are not known."""
+    return {"total": None if unknown else known, "subtotal": known, "unknown": unknown}
+
+
+def _add_use(arm: Arm, rollout: Rollout, usage: Mapping[str, Any]) -> None:
+    tokens = integer(usage.get("total_tokens"))
+    arm.tokens += tokens or 0
+    arm.unknown_tokens += tokens is None and calls_model(rollout)
     cost = number(usage.get("cost_usd"))
     arm.cost_usd += cost or 0.0
     paid = is_paid(rollout)
@@ -170,8 +185,12 @@ def _read(rollout: Rollout) -> tuple[dict[str, Any], dict[str, Any]]:
     return found[0], found[1]
 
 
-def _by_k(chance: Any, trials: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, float | int | None]]:
-    """Return a chance for each k up to the most trials of a task, with over how many tasks it is."""
-    most = max((n for n, _ in trials.values()), default=0)
-    found = {k: chance(k, trials) for k in range(1, most + 1)}
-    return {str(k): {"chance": value, "tasks": tasks} for k, (value, tasks) in found.items()}
+def _by_k(
+    chance: Any, trials: Mapping[str, tuple[int, int]], planned: Mapping[str, int]
+) -> dict[str, dict[str, float | int | None]]:
+    """Return a chance for each k up to the most trials planned of a task, with over how many tasks of all it is."""
+    found = {k: chance(k, trials) for k in range(1, max(planned.values(), default=0) + 1)}
+    return {
+        str(k): {"chance": value, "tasks": tasks, "of": sum(count >= k for count in planned.values())}
+        for k, (value, tasks) in found.items()
+    }

@@ -11,7 +11,7 @@ from pytest_benchflow.records.jsontext import loads
 from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
 CELLS = "cells.jsonl"
@@ -26,9 +26,12 @@ class Coverage:
     skipped: dict[str, str] = field(default_factory=dict)  # a cell that could not run here -> the reason
     missing: dict[str, str | None] = field(default_factory=dict)  # one that left nothing -> the error; None: not known
 
-    def counts(self) -> dict[str, int]:
-        """Return how many cells were planned, and how many of these became what."""
-        parts = {name: len(getattr(self, name)) for name in ("healthy", "unhealthy", "skipped", "missing")}
+    def counts(self, among: Collection[str] | None = None) -> dict[str, int]:
+        """Return how many cells were planned, all or those `among` them, and how many of these became what."""
+        parts = {
+            name: sum(among is None or cell in among for cell in getattr(self, name))
+            for name in ("healthy", "unhealthy", "skipped", "missing")
+        }
         return {"planned": sum(parts.values()), **parts}
 
     def left_out(self) -> dict[str, list[dict[str, str | None]]]:

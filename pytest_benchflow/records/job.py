@@ -6,18 +6,22 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
-from pytest_benchflow.records.arms import arms_of, cost_record, is_paid, skill_lifts
-from pytest_benchflow.records.coverage import coverage
+from pytest_benchflow.records.arms import arms_of, calls_model, cost_record, is_paid, skill_lifts, token_record
+from pytest_benchflow.records.coverage import coverage, planned_cells
 from pytest_benchflow.records.files import write_whole
 from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
 from pytest_benchflow.records.rows import row_chunks
 from pytest_benchflow.records.trajectory import read_rows, whole
-from pytest_benchflow.records.values import mapping, number
+from pytest_benchflow.records.values import integer, mapping, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+
+# Of summary.json, whose form summary.schema.json tells: another one where a reader of the old would misread the new.
+SCHEMA_VERSION = 1
 
 
 def rollouts_of(job_dir: Path) -> list[Rollout]:
@@ -45,16 +49,18 @@ def write_job_files(job_dir: Path) -> dict[str, Any]:
 def summary_of(job_dir: Path, rollouts: list[Rollout]) -> dict[str, Any]:
     """Return what summary.json holds of a job with these rollouts."""
     found = coverage(job_dir, {rollout.path.name: _healthy(rollout) for rollout in rollouts})
-    summary = summarise(rollouts, skipped=len(found.skipped))
-    arms = arms_of(job_dir, rollouts, skipped=found.skipped)
+    summary = summarise(rollouts, skipped=len(found.skipped), missing=len(found.missing))
+    arms = arms_of(job_dir, rollouts, found)
     summary |= {"arms": [arm.as_dict() for arm in arms], "skill_lift": skill_lifts(arms)}
-    return summary | {"coverage": found.counts(), **found.left_out()}
+    canaries = {str(cell.get("rollout")) for cell in planned_cells(job_dir / "job.json") if cell.get("canary")}
+    summary |= {"coverage": found.counts(), "canaries": found.counts(canaries), **found.left_out()}
+    return {"schema_version": SCHEMA_VERSION, **summary}
 
 
-def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any]:
-    """Count verdicts, rewards, tokens and cost. Unhealthy rollouts stay in `asked` and out of every mean.
+def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0, missing: int = 0) -> dict[str, Any]:
+    """Count verdicts, rewards, tokens and cost. Unhealthy rollouts and missing ones stay in `asked`, out of every mean.
 
-    Cells that were skipped are a verdict, and no rollouts.
+    Cells that were skipped, or are missing, are a verdict, and no rollouts.
     """
     verdicts: Counter[str] = Counter()
     categories: Counter[str] = Counter()
@@ -69,11 +75,12 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any
             verdicts["unhealthy"] += 1
             categories["capture"] += 1
             unpriced += is_paid(rollout)
+            without_tokens += calls_model(rollout)
             continue
-        verdict = str(result.get("verdict"))
+        verdict = str(result.get("verdict") or "unhealthy")
         verdicts[verdict] += 1
         if verdict not in HEALTHY_VERDICTS:
-            categories[str(result.get("verdict_category"))] += 1
+            categories[str(result.get("verdict_category") or "unknown")] += 1
         elif rollout.reward is not None:
             rewards.append(rollout.reward)
         usage = result.get("agent_result") or {}
@@ -81,20 +88,19 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0) -> dict[str, Any
             cost += usage["cost_usd"]
         else:
             unpriced += is_paid(rollout)
-        if not result.get("proxy"):
-            continue
-        if usage.get("total_tokens") is None:
-            without_tokens += 1
-        else:
-            tokens += usage["total_tokens"]
-    asked = sum(verdicts.values())
+        total = integer(usage.get("total_tokens"))
+        tokens += total or 0
+        without_tokens += total is None and calls_model(rollout)
+    ran = sum(verdicts.values())
+    asked = ran + missing
     healthy = sum(verdicts[name] for name in HEALTHY_VERDICTS)
     return {
-        "rollouts": {"asked": asked, "healthy": healthy, "unhealthy": asked - healthy},
-        "verdicts": dict(sorted((+(verdicts + Counter(skipped=skipped))).items())),
+        "rollouts": {"asked": asked, "healthy": healthy, "unhealthy": ran - healthy, "missing": missing},
+        "solved": {"count": verdicts["pass"], "of": asked, "rate": verdicts["pass"] / asked if asked else None},
+        "verdicts": dict(sorted((+(verdicts + Counter(skipped=skipped, missing=missing))).items())),
         "unhealthy_categories": dict(sorted(categories.items())),
         "reward": {"scored": len(rewards), "asked": asked, "mean": sum(rewards) / len(rewards) if rewards else None},
-        "tokens": {"total": None if without_tokens else tokens, "subtotal": tokens, "unknown": without_tokens},
+        "tokens": token_record(tokens, without_tokens),
         "cost_usd": cost_record(cost, unpriced),
     }
 

@@ -24,20 +24,20 @@ def attach(
     summary: Summary | None,
     *,
     left_out: str | None,
-    over_budget: bool = False,
+    unstarted: bool = False,
 ) -> None:
     """Add to a report what its item is (rollout, check or None) and what its rollout came to.
 
-    `left_out` is why its cell cannot run here, or was not started because it is `over_budget`; None where it ran.
+    `left_out` is why its cell cannot run here, or, `unstarted`, why it was not begun though it can; None where it ran.
     """
-    if over_budget:
+    if unstarted:
         setattr(report, _UNSTARTED, left_out)
     if summary is not None:
         setattr(report, _SUMMARY, summary.as_dict())
     if role is None:
         return
     setattr(report, _ROLE, role)
-    if left_out is not None and not over_budget:
+    if left_out is not None and not unstarted:
         setattr(report, _LEFT_OUT, left_out)
     if report.skipped and isinstance(report.longrepr, tuple):
         # The place of a skip is the task's file, not the line of this package that found the reason.
@@ -71,7 +71,7 @@ def outcome_of(report: object) -> str | None:
 
 
 def unstarted_of(report: object) -> str | None:
-    """Return why the rollout of a report's item was not started for want of money, None where it was."""
+    """Return why the rollout of a report's item could run here and was not started, None where it was."""
     return getattr(report, _UNSTARTED, None)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError, UsageError
-from pytest_benchflow.records.arms import Arm, arms_of, cost_record
+from pytest_benchflow.records.arms import Arm, arms_of, cost_record, token_record
 from pytest_benchflow.records.coverage import coverage
 from pytest_benchflow.records.job import rollouts_of
 from pytest_benchflow.records.statistics import CONFIDENCE, Estimate, difference
@@ -109,7 +109,7 @@ def read_arms(job_dir: Path) -> list[Arm]:
             healthy[rollout.path.name] = rollout.healthy
         except RecordError:
             healthy[rollout.path.name] = False
-    return arms_of(job_dir, rollouts, skipped=coverage(job_dir, healthy).skipped)
+    return arms_of(job_dir, rollouts, coverage(job_dir, healthy))
 
 
 def compare(before: Sequence[Arm], after: Sequence[Arm]) -> list[Comparison]:
@@ -130,7 +130,7 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
         "solved": [f"{counts['pass']}/{counts['planned']}" for counts in map(_counts, (before, after))],
         "reward": [reward_text(arm.reward.mean) if arm.rewards else NONE for arm in (before, after)],
         "cost": [_cost(arm) for arm in (before, after)],
-        "tokens": [f"{arm.tokens:,}" for arm in (before, after)],
+        "tokens": [f"{arm.tokens:,}{'+?' if arm.unknown_tokens else ''}" for arm in (before, after)],
     }
     for name in ("unhealthy", "missing", "skipped"):
         if any(_counts(arm)[name] for arm in (before, after)):
@@ -152,7 +152,7 @@ def _side(arm: Arm) -> dict[str, Any]:
         **_counts(arm),
         "reward": arm.reward.as_dict(),
         "cost_usd": cost_record(arm.cost_usd, arm.unpriced),
-        "tokens": arm.tokens,
+        "tokens": token_record(arm.tokens, arm.unknown_tokens),
     }
 
 

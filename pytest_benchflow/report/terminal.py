@@ -50,7 +50,9 @@ class RolloutReport:
         self._rollouts: dict[str, Summary] = {}
         self._skipped: dict[str, bool] = {}
         self._reasons: dict[str, str] = {}  # why a cell left no rollout, by file and cell of the items that say so
-        self._unstarted: dict[str, str] = {}  # the same, where the session had spent what it may
+        self._unstarted: dict[str, str] = {}  # the same, where it could run and was not started
+        self.failed_unhealthy = 0  # failed reports of items whose rollout is unhealthy, or was none
+        self.failed_unsolved = 0  # the same, whose rollout is healthy and not what the gate asks for
         self._shown: list[str] = []  # the rollout whose line is open, and the phases it has shown
         self._told: set[str] = set()  # items whose line says how they ended
         self._awaited: set[str] = set()  # directories of rollouts whose line waits for their letter
@@ -63,8 +65,13 @@ class RolloutReport:
 
     @property
     def falls_short(self) -> bool:
-        """Tell whether the run fails though no item did: no rollout ran, or some were not started to save money."""
+        """Tell whether the run fails though no item did: no rollout ran, or some that could were not started."""
         return self.all_skipped or bool(self._unstarted)
+
+    @property
+    def unstarted(self) -> bool:
+        """Tell whether rollouts that could run here were not started."""
+        return bool(self._unstarted)
 
     @property
     def _terminal(self) -> Any:
@@ -113,7 +120,7 @@ class RolloutReport:
         if self._line_open and report.nodeid not in self._told and (report.when == "call" or not report.passed):
             self._end_line()
         if role:
-            self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
+            self._count(report, role, summary)
         for reasons, reason in ((self._reasons, left_out_of(report)), (self._unstarted, unstarted_of(report))):
             if reason:
                 file, _, name = report.nodeid.rpartition("::")
@@ -137,6 +144,13 @@ class RolloutReport:
                 self._told.add(report.nodeid)
             else:
                 self._name_file(report)
+
+    def _count(self, report: pytest.TestReport, role: str, summary: Summary | None) -> None:
+        self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
+        if report.failed and not hasattr(report, "wasxfail"):
+            healthy = summary is not None and summary.healthy
+            self.failed_unhealthy += not healthy
+            self.failed_unsolved += healthy and role == "rollout"
 
     def announce(self) -> None:
         """Say what runs, under xdist, where it is known only when a worker tells of a rollout."""

@@ -128,10 +128,6 @@ def parser() -> argparse.ArgumentParser:
     export.add_arguments(parser)
     parser.set_defaults(run=_export)
 
-    parser = _described(commands.add_parser("compare", help=compare.HELP), compare.TEXT)
-    compare.add_arguments(parser)
-    parser.set_defaults(run=compare.run)
-
     parser = _described(commands.add_parser("publish", help=publish.HELP), publish.TEXT)
     publish.add_arguments(parser)
     parser.set_defaults(run=_publish)
@@ -155,6 +151,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _described(commands.add_parser("compare", help=compare.HELP), compare.TEXT)
+    compare.add_arguments(parser)
+    parser.set_defaults(run=compare.run)
+
     parser = _described(commands.add_parser("coverage", help=coverage.HELP), coverage.TEXT)
     coverage.add_arguments(parser)
     parser.set_defaults(run=coverage.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ class Summary:
     kept: str | None = None  # where the sandbox's files are, when they were to stay
     phases: tuple[tuple[str, float], ...] = ()
     unpriced: str | None = None  # why the cost is not known
+    earlier: bool = False  # it was kept from an earlier session of the job, and did not run now
+    attempt: int = 1
+    agent_version: str | None = None
 
     @property
     def outcome(self) -> str:
@@ -122,6 +126,7 @@ class Summary:
             "time": self.seconds,
             "directory": self.directory,
         }
+        values |= {"kept": "of an earlier session"} if self.earlier else {}
         shown = {name: UNKNOWN if value is None else printable(value) for name, value in values.items()}
         return [(f"benchflow_{name}", value) for name, value in shown.items()]
 
@@ -156,6 +161,8 @@ def summarize(rollout: Rollout, directory: str) -> Summary:
         kept=result.get("sandbox_kept"),
         phases=tuple((name, seconds) for name, value in timing.items() if (seconds := _phase(name, value)) is not None),
         unpriced=mapping(result.get("cost")).get("unpriced"),
+        attempt=integer(config.get("attempt")) or 1,
+        agent_version=text if isinstance(text := config.get("agent_version"), str) else None,
     )
 
 
@@ -196,6 +203,23 @@ def cost_lines(summaries: Sequence[Summary]) -> list[str]:
     more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     known = f"; {cost_text(sum(priced))} for {len(priced)} priced" if priced else ""
     return [f"cost: unknown, {unknown} of {len(paid)} rollouts unpriced{known}", f"  {reasons[0]}{more}"]
+
+
+def history_lines(summaries: Sequence[Summary]) -> list[str]:
+    """Return which rollouts were kept, which took several attempts, and where one agent had several versions."""
+    told = []
+    if kept := sum(summary.earlier for summary in summaries):
+        told.append(f"kept: {kept} of {len(summaries)} rollouts, of earlier sessions; {len(summaries) - kept} ran now")
+    if again := sum(summary.attempt > 1 for summary in summaries):
+        told.append(f"tried again: {again} of {len(summaries)} rollouts; earlier attempts are kept and not counted")
+    versions: dict[str, Counter[str]] = {}
+    for summary in summaries:
+        versions.setdefault(summary.agent, Counter())[summary.agent_version or UNKNOWN] += 1
+    for agent, counts in versions.items():
+        if len(counts) > 1:
+            parts = ", ".join(f"{count} of {one_line(version)}" for version, count in sorted(counts.items()))
+            told.append(f"versions of {one_line(agent)}: {parts}")
+    return told
 
 
 def _reward_part(summaries: Sequence[Summary]) -> str:

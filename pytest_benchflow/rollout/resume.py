@@ -192,7 +192,7 @@ def _of_plan(job: _Job, cell: RolloutConfig, digest: str) -> list[Difference]:
     task, entries = task_of(cell), job.planned.values()
     ours = [entry for entry in entries if entry.get("task_path") == str(task.path) or entry.get("task") == task.name]
     if not ours:
-        return [Difference("tasks", "", f"{len({entry.get('task') for entry in entries})} tasks", f"{task.name} too")]
+        return [Difference("tasks", "", _words({entry.get("task") for entry in entries}), f"{task.name} too")]
     digests = {job.tasks[path][:12] for entry in ours if (path := str(entry.get("task_path"))) in job.tasks}
     found = [] if digests <= {digest} else [Difference("task_digest", task.name, _words(digests), digest)]
     for what, now in (("agent", cell.agent_name), ("model", cell.model), ("skills", cell.skills)):
@@ -202,7 +202,7 @@ def _of_plan(job: _Job, cell: RolloutConfig, digest: str) -> list[Difference]:
             return [*found, Difference(name, "", _words({entry.get(what) for entry in before}), now)]
     efforts = {entry["reasoning_effort"] for entry in ours if "reasoning_effort" in entry}
     if efforts and cell.reasoning_effort not in efforts:
-        found.append(Difference("reasoning_effort", "", _words(efforts), str(cell.reasoning_effort)))
+        found.append(Difference("reasoning_effort", "", _words(map(_text, efforts)), _text(cell.reasoning_effort)))
     # Where two tasks share a name, that of a rollout has a part more; whether they do depends on what is selected.
     names, name = {str(entry.get("rollout")) for entry in ours}, cell.rollout_name(task)
     parts = {each.count("__") for each in names}

@@ -396,7 +396,8 @@ def _remember(request: pytest.FixtureRequest, rollout: Rollout) -> None:
 
     root = request.config.invocation_params.dir
     place = rollout.path.relative_to(root) if rollout.path.is_relative_to(root) else rollout.path
-    summary = request.node.stash[SUMMARY] = summarize(rollout, str(place))
+    earlier = rollout.config.get("session_id") != request.config.stash[RUNS].session_id
+    summary = request.node.stash[SUMMARY] = replace(summarize(rollout, str(place)), earlier=earlier)
     if getattr(request.node, "role", None) != "check":
         request.node.user_properties.extend(summary.properties())
 

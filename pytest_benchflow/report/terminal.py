@@ -11,7 +11,7 @@ from pytest_benchflow import registry
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of, unstarted_of
-from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line
+from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, history_lines
 from pytest_benchflow.report.table import line, table, wrapped
 from pytest_benchflow.report.text import one_line, seconds_text
 
@@ -235,7 +235,7 @@ class RolloutReport:
             terminal.write(f"{after}\n")
         for part in wrapped(evidence_line(summaries), width):
             terminal.write_line(part)
-        for text in cost_lines(summaries):
+        for text in (*cost_lines(summaries), *history_lines(summaries)):
             terminal.write_line(text)
         self._write_places(terminal, summaries, listed="directory" in rows[0])
 
@@ -360,6 +360,8 @@ def _colour(summary: Summary) -> dict[str, bool]:
 
 
 def _phases(summary: Summary, *, timed: bool) -> list[str]:
+    if summary.earlier:
+        return ["kept"]
     seconds = {name: value for name, value in summary.phases if name in _PHASES}
     if len(seconds) > 1 and seconds.get("agent_setup", _FOUND_SEC) < _FOUND_SEC:
         del seconds["agent_setup"]

@@ -36,6 +36,7 @@ class Arm:
     cost_usd: float = 0.0
     paid: int = 0  # rollouts of a model that costs something
     unpriced: int = 0  # those of them of which nobody knows what
+    versions: Counter[str | None] = field(default_factory=Counter)  # rollouts by the version of their agent
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -70,6 +71,10 @@ class Arm:
             "agent": self.agent,
             "model": self.model,
             "skills": self.skills,
+            "agent_versions": [
+                {"version": version, "rollouts": count}
+                for version, count in sorted(self.versions.items(), key=lambda each: each[0] or "")
+            ],
             "solved": {
                 "count": counts["pass"],
                 "of": counts.total() - counts["skipped"],
@@ -101,6 +106,7 @@ def arms_of(job_dir: Path, rollouts: Iterable[Rollout], found: Coverage) -> list
         arm = _arm(arms, told)
         arm.note(str(told.get("task")), str(result.get("verdict") or "unhealthy"), rollout.reward if result else None)
         _add_use(arm, rollout, mapping(result.get("agent_result")))
+        arm.versions[version if isinstance(version := config.get("agent_version"), str) else None] += 1
         for name, value in mapping(result.get("timing")).items():
             if (seconds := number(value)) is not None:
                 arm.seconds.setdefault(name, []).append(seconds)

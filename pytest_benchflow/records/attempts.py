@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
-from pytest_benchflow.records.arms import cost_record, is_paid
+from pytest_benchflow.records.arms import calls_model, cost_record, is_paid, token_record
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
 from pytest_benchflow.records.values import integer, mapping, number
 
@@ -58,14 +58,13 @@ def earlier_attempts(rollouts: Iterable[Rollout]) -> dict[str, Any]:
             priced = number(usage.get("cost_usd"))
             cost += priced or 0.0
             unpriced += priced is None and is_paid(attempt)
-            if result.get("proxy") or not result:
-                known = integer(usage.get("total_tokens"))
-                tokens += known or 0
-                without_tokens += known is None and is_paid(attempt)
+            known = integer(usage.get("total_tokens"))
+            tokens += known or 0
+            without_tokens += known is None and calls_model(attempt)
     return {
         "count": count,
         "by_end": dict(sorted(ends.items())),
-        "tokens": {"total": None if without_tokens else tokens, "subtotal": tokens, "unknown": without_tokens},
+        "tokens": token_record(tokens, without_tokens),
         "cost_usd": cost_record(cost, unpriced),
     }
 

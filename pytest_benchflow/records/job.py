@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.arms import arms_of, calls_model, cost_record, is_paid, skill_lifts, token_record
+from pytest_benchflow.records.attempts import earlier_attempts
 from pytest_benchflow.records.coverage import coverage, planned_cells
 from pytest_benchflow.records.files import write_whole
 from pytest_benchflow.records.journal import write_json
@@ -32,6 +33,29 @@ def rollouts_of(job_dir: Path) -> list[Rollout]:
     return [Rollout(path) for path in begun]
 
 
+def without_copies(rollouts: Iterable[Rollout]) -> tuple[list[Rollout], list[str]]:
+    """Return the rollouts that lie where they were made, and the names of directories that hold another's records.
+
+    A copy would be counted twice.
+    """
+    own, copies = [], []
+    for rollout in rollouts:
+        if _name_of(rollout) in (None, rollout.path.name):
+            own.append(rollout)
+        else:
+            copies.append(rollout.path.name)
+    return own, copies
+
+
+def _name_of(rollout: Rollout) -> str | None:
+    """Return the name that a rollout was given when it began, None where its records tell of none."""
+    try:
+        name = rollout.config.get("rollout_name")
+    except RecordError:
+        return None
+    return name if isinstance(name, str) else None
+
+
 def is_ours(job: dict[str, Any]) -> bool:
     """Tell whether a job.json is one of this package: other programs use the name too."""
     return "pytest_benchflow" in mapping(job.get("versions"))
@@ -40,7 +64,7 @@ def is_ours(job: dict[str, Any]) -> bool:
 def write_job_files(job_dir: Path) -> dict[str, Any]:
     """Write results.jsonl, summary.json and, where a row cannot be read, results.errors.json; return the summary."""
     rollouts = rollouts_of(job_dir)
-    _write_rows(job_dir, rollouts)
+    _write_rows(job_dir, without_copies(rollouts)[0])
     summary = summary_of(job_dir, rollouts)
     write_json(job_dir / "summary.json", summary)
     return summary
@@ -48,12 +72,14 @@ def write_job_files(job_dir: Path) -> dict[str, Any]:
 
 def summary_of(job_dir: Path, rollouts: list[Rollout]) -> dict[str, Any]:
     """Return what summary.json holds of a job with these rollouts."""
+    rollouts, copies = without_copies(rollouts)
     found = coverage(job_dir, {rollout.path.name: _healthy(rollout) for rollout in rollouts})
     summary = summarise(rollouts, skipped=len(found.skipped), missing=len(found.missing))
     arms = arms_of(job_dir, rollouts, found)
     summary |= {"arms": [arm.as_dict() for arm in arms], "skill_lift": skill_lifts(arms)}
     canaries = {str(cell.get("rollout")) for cell in planned_cells(job_dir / "job.json") if cell.get("canary")}
     summary |= {"coverage": found.counts(), "canaries": found.counts(canaries), **found.left_out()}
+    summary |= {"copies": copies, "earlier_attempts": earlier_attempts(rollouts)}
     return {"schema_version": SCHEMA_VERSION, **summary}
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.arms import Arm, arms_of, cost_record, token_record
 from pytest_benchflow.records.coverage import coverage
-from pytest_benchflow.records.job import rollouts_of
+from pytest_benchflow.records.job import rollouts_of, without_copies
 from pytest_benchflow.records.statistics import CONFIDENCE, Estimate, difference
-from pytest_benchflow.report.text import NONE, cost_text, one_line, reward_text
+from pytest_benchflow.report.text import NONE, UNKNOWN, cost_text, one_line, reward_text
 
 if TYPE_CHECKING:
     import argparse
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 def read_arms(job_dir: Path) -> list[Arm]:
     """Return what a job's rollouts came to. Raises: UsageError when there are none."""
-    rollouts = rollouts_of(job_dir) if job_dir.is_dir() else []
+    rollouts = without_copies(rollouts_of(job_dir))[0] if job_dir.is_dir() else []
     if not rollouts:
         raise UsageError(f"{job_dir} is no job with rollouts; name a directory such as jobs/NAME")
     healthy = {}
@@ -136,6 +136,9 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
         if any(_counts(arm)[name] for arm in (before, after)):
             rows[name] = [str(_counts(arm)[name]) for arm in (before, after)]
     yield from (f"  {name:<10}{first:>10}{second:>12}" for name, (first, second) in rows.items())
+    for side, arm in (("before", before), ("after", after)):
+        if len(arm.versions) > 1:
+            yield f"  {side}: {_versions(arm)}"
     yield f"  reward changed by {_signed(change)} over {change.tasks} tasks"
     for word, tasks in (("solved now", compared.solved), ("regressed", compared.regressed)):
         yield f"  {word}: {len(tasks) or 'none'}"
@@ -150,10 +153,17 @@ def _side(arm: Arm) -> dict[str, Any]:
         "model": arm.model,
         "skills": arm.skills,
         **_counts(arm),
+        "agent_versions": arm.as_dict()["agent_versions"],
         "reward": arm.reward.as_dict(),
         "cost_usd": cost_record(arm.cost_usd, arm.unpriced),
         "tokens": token_record(arm.tokens, arm.unknown_tokens),
     }
+
+
+def _versions(arm: Arm) -> str:
+    """Say which versions of its agent an arm mixes."""
+    parts = sorted((version or UNKNOWN, count) for version, count in arm.versions.items())
+    return "versions mixed, " + ", ".join(f"{count} of {one_line(version)}" for version, count in parts)
 
 
 def _counts(arm: Arm) -> Mapping[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import importlib
 import ipaddress
 import shlex
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.records.files import write_whole
 from pytest_benchflow.settings import cache_dir
 
 if TYPE_CHECKING:
@@ -216,15 +218,31 @@ def _check_host(paramiko: Any, key: Any, address: Address, known: Path) -> None:
         if ipaddress.ip_address(address.host).is_loopback:
             return
     name = address.host if address.port == 22 else f"[{address.host}]:{address.port}"
-    hosts = paramiko.HostKeys()
-    if known.is_file():
-        hosts.load(str(known))
-    entry = (hosts.lookup(name) or {}).get(key.get_name())
-    if entry is None:
-        hosts.add(name, key.get_name(), key)
-        known.parent.mkdir(parents=True, exist_ok=True)
-        hosts.save(str(known))
-    elif entry != key:
+    kept = _kept_keys(paramiko, known, name) or _keep_key(paramiko, key, name, known)
+    # One of another kind is another key, too: who listens in between would only have to offer that.
+    if key not in kept:
         raise SandboxError(
             f"the SSH gateway {name} shows another key than before; if that is right, remove its line from {known}"
         )
+
+
+def _kept_keys(paramiko: Any, known: Path, name: str) -> list[Any]:
+    hosts = paramiko.HostKeys()
+    if known.is_file():
+        hosts.load(str(known))
+    return list((hosts.lookup(name) or {}).values())
+
+
+def _keep_key(paramiko: Any, key: Any, name: str, known: Path) -> list[Any]:
+    """Keep a key, unless another connection kept one for this gateway since we looked; return what is kept."""
+    known.parent.mkdir(parents=True, exist_ok=True)
+    with known.with_name(f".{known.name}.lock").open("a") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if kept := _kept_keys(paramiko, known, name):
+            return kept
+        before = known.read_bytes() if known.is_file() else b""
+        gap = b"" if before.endswith(b"\n") or not before else b"\n"
+        line = f"{name} {key.get_name()} {key.get_base64()}\n"
+        # Whoever reads has no turn.
+        write_whole(known, [before, gap, line.encode()])
+        return [key]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from pytest_benchflow.errors import SandboxError, UsageError
 from pytest_benchflow.sandboxes._daytona.files import check_path
 from pytest_benchflow.sandboxes._daytona.image import DEFAULT_IMAGE, intervals, lay_out_copies, plan, resources
-from pytest_benchflow.sandboxes._daytona.ssh import Address, parse_command
+from pytest_benchflow.sandboxes._daytona.ssh import Address, _check_host, parse_command
 from pytest_benchflow.sandboxes._daytona.users import find
 from pytest_benchflow.sandboxes.daytona import TRANSPORT, backend, choose_transport
 from pytest_benchflow.tasks.task import Environment
@@ -140,6 +142,30 @@ def test_the_ssh_command_says_where_to_go_and_nothing_else_is_believed() -> None
         with pytest.raises(SandboxError, match="not understood") as caught:
             parse_command(command, "tok")
         assert "tok@" not in str(caught.value)
+
+
+def test_gateways_met_at_once_are_all_remembered_and_each_keeps_its_key(tmp_path: Path) -> None:
+    paramiko = pytest.importorskip("paramiko")
+    known, keys = tmp_path / "cache" / "hosts", [paramiko.ECDSAKey.generate() for _ in range(8)]
+    met = threading.Barrier(len(keys))
+
+    def meet(number: int, host: str) -> None:
+        met.wait()
+        _check_host(paramiko, keys[number], Address(host, 2222, "tok"), known)
+
+    with ThreadPoolExecutor(len(keys)) as pool:
+        list(pool.map(meet, range(8), [f"gate{number}.example.org" for number in range(8)]))
+        assert len(known.read_text().splitlines()) == 8
+        # Of two that show different keys for one name one is believed, and the other is not.
+        faults = [pool.submit(meet, number, "one.example.org").exception for number in range(8)]
+        assert sum(fault() is None for fault in faults) == 1
+    for number, key in enumerate(keys):
+        _check_host(paramiko, key, Address(f"gate{number}.example.org", 2222, "tok"), known)
+    before = known.read_bytes()
+    for other in (keys[1], paramiko.RSAKey.generate(1024)):
+        with pytest.raises(SandboxError, match="shows another key than before"):
+            _check_host(paramiko, other, Address("gate0.example.org", 2222, "tok"), known)
+    assert known.read_bytes() == before
 
 
 def test_users_are_those_of_the_sandbox() -> None:

@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pytest_benchflow.proxy._pacing import Pacing
+from pytest_benchflow.proxy._routed import RoutedUpstream, Way
 from pytest_benchflow.proxy.gateway import Gateway
-from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.records.redact import Redactor
 from pytest_benchflow.records.rundir import RunDir
 
@@ -109,12 +110,13 @@ async def provider() -> None:
 
 
 async def gateway(base_url: str, directory: Path, endpoints: int) -> None:
-    """Serve until standard input ends, then close the endpoints and tell what passed through each."""
-    doors = Gateway()
+    """Serve as in a session until standard input ends, then close the endpoints and tell what passed through each."""
+    doors = Gateway(pacing=Pacing(directory / "pacing"))
+    way = Way(MODEL, {"chat": base_url}, key="a-key-of-the-provider", key_source="MEASURED_API_KEY")
     opened = [
         await doors.open(
             rundir=RunDir(directory / str(number)).create(),
-            upstream=HttpUpstream(base_url, api_key="a-key-of-the-provider", model=MODEL),
+            upstream=RoutedUpstream(way),
             redactor=Redactor(["a-key-of-the-provider", "another-secret-of-the-host"]),
             model=MODEL,
         )

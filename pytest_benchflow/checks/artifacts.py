@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import is_ours, rebuilt, strange, the_row, uses_model
 from pytest_benchflow.records.journal import read_json, read_lines, read_records
+from pytest_benchflow.records.pending import VOID
 from pytest_benchflow.records.values import integer, mapping, number
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ def check_row_of_this_task(rollout: Rollout) -> None:
 
 @check(needs=("ours",))
 def check_no_request_left_open(rollout: Rollout) -> None:
-    """llm_pending.jsonl is empty or gone: every request that began was recorded as ended."""
+    """llm_pending.jsonl holds no request: every one that began was recorded as ended."""
     path = rollout.dir.llm_pending
-    left = sum(1 for _ in read_lines(path)) if path.is_file() else 0
+    left = sum(not line.startswith(VOID) for _, line in read_lines(path)) if path.is_file() else 0
     assert not left, f"{path.name}: {left} requests began and were never recorded as ended"
 
 

@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import ProviderError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-    from pathlib import Path
 
     from pytest_benchflow.contracts import ModelResponse, Upstream
 
@@ -116,14 +116,17 @@ class Account:
 
     files: Path
     limit: int | None
+    _until: str = field(init=False)  # the file of the pause
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        """Name the file once: every call looks for it."""
+        self._until = str(self.files.with_suffix(".until"))
 
     @asynccontextmanager
     async def slot(self, wait: Wait) -> AsyncIterator[None]:
-        """Hold one of the calls that may be open at once. Raises: NotWantedError."""
-        if self.limit is None:
-            yield
-            return
+        """Hold one of the calls that may be open at once, where that is limited. Raises: NotWantedError."""
+        assert self.limit is not None
         begun, waits = time.monotonic(), self._turn.locked()
         async with self._turn:  # within a process those come first that came first
             while (lock := self._free_slot(self.limit)) is None:
@@ -150,7 +153,7 @@ class Account:
                 asked = retry_after(answer.headers) if answer.status == _RATE_LIMITED else None
                 if asked is None:
                     if alone is not None and (self._told_until() or 0) <= time.monotonic():
-                        self._until.unlink(missing_ok=True)
+                        Path(self._until).unlink(missing_ok=True)
                     return answer
                 # Longer each time for one call, so that what is sent in vain has an end too.
                 asked = max(asked, _SHORTEST_PAUSE_SEC * 2**wait.refused)
@@ -182,16 +185,16 @@ class Account:
             wait.pause_sec += await wait.look(left if left > 0 else _LOOK_SEC)
         return None
 
-    @property
-    def _until(self) -> Path:
-        return self.files.with_suffix(".until")
-
     def _told_until(self) -> float | None:
         """Return the time of the machine's monotonic clock until which no call is made, None when no pause is known."""
         try:
-            return float(self._until.read_bytes() or 0)
+            descriptor = os.open(self._until, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        try:
+            return float(os.read(descriptor, 64) or 0)
+        finally:
+            os.close(descriptor)
 
     def _pause(self, seconds: float) -> None:
         """Prolong the pause of all of the session's processes to so many seconds from now."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.journal import Journal
 from pytest_benchflow.records.jsontext import dumps, loads
+from pytest_benchflow.records.pending import Pending
 from pytest_benchflow.records.values import now
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Recorder:
         self._redactor = redactor
         self._prefix = secrets.token_hex(4)
         self._journal = Journal(rundir.llm)
-        self._pending = Journal(rundir.llm_pending)
+        self._pending = Pending(rundir.llm_pending)
         self._open: dict[str, Exchange] = {}
         self._latest: Exchange | None = None
         self._backlog: list[tuple[bytes, ...]] = []  # lines in parts

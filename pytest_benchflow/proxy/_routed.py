@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import ModelRequest, ModelResponse
@@ -121,8 +121,6 @@ class RoutedUpstream:
 
     def _placed(self, request: ModelRequest) -> ModelRequest:
         """Return the request with the provider's own path, query and key header."""
-        from dataclasses import replace
-
         way, path = self.way, request.path
         if azure := _AZURE.match(path):
             path = _API_VERSION.sub("", path[azure.end() :]).rstrip("?&")
@@ -132,6 +130,8 @@ class RoutedUpstream:
         if way.key_header and way.key:
             shown = f"Bearer {way.key}" if way.key_header == "Authorization" else way.key
             headers = {**headers, way.key_header: shown}
+        if path is request.path and headers is request.headers:
+            return request
         return replace(request, path=path, headers=headers)
 
 

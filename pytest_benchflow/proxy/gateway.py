@@ -27,7 +27,7 @@ from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.values import now
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from aiohttp.web_protocol import RequestHandler
 
@@ -215,14 +215,10 @@ class GatewayEndpoint:
             await site.stop()
 
     def _authorized(self, request: web.BaseRequest) -> bool:
-        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
-        shown = (
-            bearer.strip() if scheme.lower() == "bearer" else "",
-            *(request.headers.get(name, "") for name in ("x-api-key", "x-goog-api-key", "api-key")),
-            request.query.get("key", ""),
-        )
         known = self.token.encode()
-        return bool(known) and any(hmac.compare_digest(each.encode(errors="replace"), known) for each in shown)
+        return bool(known) and any(
+            hmac.compare_digest(each.encode(errors="replace"), known) for each in _shown(request)
+        )
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if self._closing is not None:
@@ -320,7 +316,8 @@ class GatewayEndpoint:
         """Send a request when it is its turn, and pass its answer on."""
         wait = Wait(lambda: not exchange.client_gone and self._closing is None)
         try:
-            async with self._account.slot(wait) if self._account else nullcontext():
+            # Where any number may be open there is nothing to hold.
+            async with self._account.slot(wait) if self._account and self._account.limit else nullcontext():
                 return await self._passed(exchange, request, forwarded, dialect, streamed, wait=wait)
         except NotWantedError:
             kind = "client_gone" if exchange.client_gone else "closed"
@@ -369,6 +366,17 @@ class GatewayEndpoint:
             self._warnings.update(dict.fromkeys(_effort.ended(dialect, exchange.metadata, exchange.answer)))
             if evidence := exchange.metadata.get("effort"):
                 self._efforts[tuple(evidence[name] for name in _effort.STATIONS)] = None
+
+
+def _shown(request: web.BaseRequest) -> Iterator[str]:
+    """Yield what a client may mean as its token."""
+    headers = request.headers
+    scheme, _, bearer = headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        yield bearer.strip()
+    yield from (headers[name] for name in ("x-api-key", "x-goog-api-key", "api-key") if name in headers)
+    if "key" in (query := request.rel_url.query):
+        yield query["key"]
 
 
 async def _read(request: web.BaseRequest, limit: int) -> bytes | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 60.0
 _KEEPALIVE_SECONDS = 30
 _LONGEST_LINE = 1024 * 1024
+_PLACES_KEPT = 64
 _VERSION = re.compile(r"/v1(?:alpha|beta)?\d*(?=/)")
 _BASE_VERSION = re.compile(r"/v1(?:alpha|beta)?\d*\Z")
 # Only Azure's paths name a deployment or an API version.
@@ -45,16 +46,20 @@ class HttpUpstream:
         self._model = model
         self.account = account_name(self._host, api_key)  # whose calls are paced together
         self._session: aiohttp.ClientSession | None = None
+        self._places: dict[str, tuple[URL, dict[str, str], bool]] = {}  # by the path asked for
 
     async def send(self, request: ModelRequest) -> ModelResponse:
         """Send and return when the status is known. Raises: ProviderError."""
-        headers = {**request.headers, "Accept-Encoding": "identity", **self._credential(request.path)}
-        path, body = request.path, request.body
-        if _controls.path_model(path) is not None:
-            path = _controls.with_path_model(path, quote(self._model, safe=""))
-        elif request.model != self._model:
+        place = self._places.get(request.path)
+        if place is None:
+            if len(self._places) >= _PLACES_KEPT:
+                self._places.clear()
+            place = self._places[request.path] = self._place(request.path)
+        url, credential, in_path = place
+        headers = {**request.headers, **credential}
+        body = request.body
+        if not in_path and request.model != self._model:
             body = self._named(body)
-        url = URL(self._placed(path), encoded=True)
         try:
             answer = await self._opened().request(
                 request.method, url, data=_Whole(body), headers=headers, allow_redirects=False
@@ -91,6 +96,14 @@ class HttpUpstream:
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+    def _place(self, path: str) -> tuple[URL, dict[str, str], bool]:
+        """Return the URL of a path, the headers of the gateway's own, and whether the path names the model."""
+        headers = {"Accept-Encoding": "identity", **self._credential(path)}
+        in_path = _controls.path_model(path) is not None
+        if in_path:
+            path = _controls.with_path_model(path, quote(self._model, safe=""))
+        return URL(self._placed(path), encoded=True), headers, in_path
 
     def _credential(self, path: str) -> dict[str, str]:
         if self._api_key is None:

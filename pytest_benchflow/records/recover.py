@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.journal import Journal, read_lines
 from pytest_benchflow.records.jsontext import loads
+from pytest_benchflow.records.pending import VOID
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +73,8 @@ def _set_torn_line_aside(path: Path) -> None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             start = text.rfind(b"\n", 0, size - 1) + 1
             last = text[start:]
+        if last.startswith(VOID):
+            return
         if _record((0, last)) is None:
             with path.with_name(path.name + ".torn").open("ab") as torn:
                 torn.write(last.removesuffix(b"\n") + b"\n")

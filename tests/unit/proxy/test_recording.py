@@ -100,7 +100,7 @@ def test_a_killed_process_leaves_no_exchange_unrecorded(tmp_path: Path) -> None:
     body = """
     assert await ask("one") == 200
     asyncio.ensure_future(ask("hang"))
-    while not rundir.llm_pending.stat().st_size:
+    while not rundir.llm_pending.read_bytes().startswith(b"{"):
         await asyncio.sleep(0.01)
     print("open", flush=True)
     await asyncio.sleep(600)

@@ -51,7 +51,9 @@ class Runs:
         self.finished: Callable[[Path], None] | None = None
         # Lets rollouts begin that items are sure to ask for; None: each begins with its item.
         self.ahead: Callable[[], None] | None = None
-        # Told of each rollout that an item is about to be given, once.
+        # Called now and then, while a rollout is waited for.
+        self.meanwhile: Callable[[], None] | None = None
+        # Told of the rollout that an item is about to be given.
         self.landed: Callable[[Flight], None] | None = None
         # The items of this session; None where this process does not know them, as the one that leads xdist's workers.
         self.items: Sequence[pytest.Item] | None = None
@@ -118,12 +120,12 @@ class Runs:
 
         planned = self.planned_cell(item)
         name = planned.rollout_name(task_of(planned)) if planned else None
-        if self.ahead:
-            self.ahead()
         session = self.session()
         flight = session.flight(config)
+        if self.ahead and flight.outcome is None:
+            self.ahead()
         try:
-            rollout = session.get(config, self._watcher(config, task), planned=name, meanwhile=self.ahead)
+            rollout = session.get(config, self._watcher(config, task), planned=name, meanwhile=self.meanwhile)
         finally:
             if self.landed:
                 self.landed(flight)
@@ -177,6 +179,11 @@ class Runs:
         if self._shared_names is None:
             self._shared_names = _shared_names(self.items or ())
         return slug(task.slug) in self._shared_names
+
+    def stop_early(self) -> None:
+        """Begin no other rollout, and interrupt those in flight: the session is about to end."""
+        if self._session is not None:
+            self._session.stop_early()
 
     def open(self) -> None:
         """Take the job's directory, in the process that leads.

@@ -100,6 +100,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_benchflow.collect.options import check_values
 
         check_values(_selection(config), config)
+        if _selection(config).settings.concurrency > 1:
+            from pytest_benchflow.collect.apart import Apart
+
+            apart = Apart(config)
+            config.pluginmanager.register(apart, "benchflow-apart")
+            config.stash[RUNS].landed = apart.deliver
     if _may_review(config):
         from pytest_benchflow.collect.options import make_reviews
 
@@ -180,11 +186,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> None:
-    """Take the job's directory before the first rollout."""
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Take the job's directory before the first rollout; True: all items have been run."""
     config, runs = session.config, session.config.stash[RUNS]
     if config.option.collectonly:
-        return
+        return None
     leads_workers = _distributes(config)
     if not leads_workers:
         runs.items = session.items
@@ -195,6 +201,11 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             runs.open()
         except BenchflowError as error:
             raise pytest.UsageError(str(error)) from None
+    if leads_workers or not _has_values(config) or runs.settings.concurrency == 1:
+        return None
+    from pytest_benchflow.collect.ahead import look_ahead
+
+    return look_ahead(session, runs, worker=_worker(config) is not None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -288,7 +299,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from pytest_benchflow.collect.scheduling import CellScheduling
 
-    return CellScheduling(config, log)
+    flights = _selection(config).settings.concurrency if _has_values(config) else 1
+    return CellScheduling(config, log, flights=flights)
 
 
 class _Listener:

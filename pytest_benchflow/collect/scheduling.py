@@ -21,6 +21,10 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
     other ids under -n than without it.
     """
 
+    def __init__(self, config: Any, log: Any, *, flights: int) -> None:
+        super().__init__(config, log)
+        self._flights = flights
+
     def schedule(self) -> None:
         """Hand out work, also to a worker that came late."""
         super().schedule()
@@ -31,6 +35,19 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
         crashed = super().remove_node(node)
         self._end_idle_waits()
         return None if crashed is None else str(crashed)
+
+    def _reschedule(self, node: Any) -> None:
+        """Hand a worker more work: as many groups as it keeps rollouts in flight, but no more than its share."""
+        workers = sum(1 for each in self.nodes if not each.shutting_down)
+        if self._flights > 1 and workers and not node.shutting_down:
+            left = len(self.workqueue) + sum(map(self._groups_of, self.nodes))
+            while self.workqueue and self._groups_of(node) < min(self._flights, -(-left // workers)):
+                self._assign_work_unit(node)
+        super()._reschedule(node)
+
+    def _groups_of(self, node: Any) -> int:
+        """Return how many groups of a worker are not done."""
+        return sum(1 for group in self.assigned_work[node].values() if not all(group.values()))
 
     def _end_idle_waits(self) -> None:
         """Give each worker a second item, or word that no more will come.

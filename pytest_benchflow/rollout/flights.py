@@ -9,11 +9,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.errors import BenchflowError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from pytest_benchflow.contracts import Backend
-    from pytest_benchflow.errors import BenchflowError
     from pytest_benchflow.records.rollout import Rollout
     from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.rollout.config import RolloutConfig
@@ -50,6 +51,14 @@ class Flight:
     def name(self) -> str:
         """Return the name of the rollout's directory."""
         return self.rundir.path.name
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether this process has run it to its end."""
+        work = self.work
+        if not self.phases or work is None or not work.done() or not _ended_well(work):
+            return False
+        return not isinstance(work.result(), BenchflowError)
 
     def phase(self, name: str) -> None:
         """Take note of a phase, and tell who watches."""

@@ -71,6 +71,7 @@ class RolloutSession:
         self.settings = settings
         self.session_id = session_id
         self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
+        self.unclaimed: list[Path] = []  # after `close`: rollouts that have ended well and that nobody has asked for
         self.reaped: list[str] = []  # what became of sandboxes that earlier sessions left, in lines for people
         self.left: list[str] = []  # after `close`, where it leads: a line for each sandbox that is not surely gone
         self._planned = planned
@@ -151,15 +152,30 @@ class RolloutSession:
     def look_ahead(self, configs: Iterable[RolloutConfig]) -> None:
         """Run these while others are waited for, in this order: items will ask for each of them."""
         flights = []
-        for config in configs:
-            # What cannot be run is told by the item that asks for it.
-            with suppress(BenchflowError):
-                flights.append(self.flight(config))
+        # What cannot be run is told by the item that asks for it.
+        with suppress(BenchflowError):
+            self.open()
+            for config in configs:
+                with suppress(BenchflowError):
+                    flights.append(self.flight(config))
         if flights:
-            self.pool.run(self._plan(flights))
+            self.pool.run(_soon(lambda: self.flights.plan(flights)))
 
-    async def _plan(self, flights: list[Flight]) -> None:
-        self.flights.plan(flights)
+    def stop_early(self) -> None:
+        """Begin no other rollout, and interrupt those in flight: the session is about to end."""
+        if self._known:
+            self.pool.run(_soon(self.flights.cancel))
+
+    def planned_flight(self, config: RolloutConfig) -> Flight | None:
+        """Return the rollout of a configuration that was looked ahead for; None: it begins when it is asked for."""
+        with suppress(BenchflowError):
+            config = settled(config)
+            return self._known.get(rundir_of(config, task_of(config)).path)
+        return None
+
+    def first_landed(self, flights: Iterable[Flight]) -> Flight:
+        """Wait until one of these has ended, and return it."""
+        return self.pool.run(self.flights.first_landed(flights), interrupted=self.flights.cancel)
 
     def flight(self, config: RolloutConfig) -> Flight:
         """Return the one rollout of this session that goes to this configuration's directory. Raises: BenchflowError.
@@ -321,7 +337,12 @@ class RolloutSession:
                 stack.callback(self._look_for_left)
             stack.callback(self._leave_host)
             if self._known:
-                stack.callback(lambda: self.pool.run(self.flights.stop()))
+                stack.callback(self._land_all)
+
+    def _land_all(self) -> None:
+        """Interrupt what is in flight, and note what had ended before."""
+        self.pool.run(self.flights.stop())
+        self.unclaimed += [path for path, flight in self._known.items() if flight.has_ended and not flight.told]
 
     def _leave_host(self) -> None:
         host, self._host = self._host, None
@@ -381,3 +402,8 @@ class RolloutSession:
             return self._begun_here(path) and Rollout(path).result.get("verdict") is not None
         except RecordError:
             return False
+
+
+async def _soon(change: Callable[[], None]) -> None:
+    """Make a change on the loop."""
+    change()

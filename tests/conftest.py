@@ -120,7 +120,7 @@ def hub_server() -> Iterator[HubHost]:
 @pytest.fixture
 def hub(hub_server: HubHost, monkeypatch: pytest.MonkeyPatch) -> HubHost:
     """Return a stand-in for the Hugging Face Hub with nothing in it, to which the client of this process is led."""
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     hub_server.clear()
     monkeypatch.setenv("HF_TOKEN", hub_server.environ["HF_TOKEN"])
     # What the client reads of its environment when it is imported.

@@ -70,6 +70,7 @@ class Hub:
             raise UsageError(f"--repo is {repo!r}; it takes the name of a dataset repository, as in ORGANISATION/NAME")
         try:
             import huggingface_hub
+            from huggingface_hub import constants
             from huggingface_hub.utils import disable_progress_bars, logging  # type: ignore[attr-defined]
         except ImportError as error:
             raise UsageError(
@@ -81,9 +82,9 @@ class Hub:
         self.repo = repo
         self.revision = "main"
         self.token = self._guarded(huggingface_hub.get_token)
-        self.endpoint = _without_login(huggingface_hub.constants.ENDPOINT)
+        self.endpoint = _without_login(constants.ENDPOINT)
         self._redactor = redactor
-        self._redactor.add(*(secret for secret in (self.token, *_login(huggingface_hub.constants.ENDPOINT)) if secret))
+        self._redactor.add(*(secret for secret in (self.token, *_login(constants.ENDPOINT)) if secret))
         self._add = huggingface_hub.CommitOperationAdd
         # Without a token it must not look for one itself: what it finds would not be known as a secret.
         self._api = huggingface_hub.HfApi(

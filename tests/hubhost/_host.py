@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -200,6 +201,7 @@ class HubHost:
     def _put_object(self, repo: Repo, found: dict[str, str], _: object, body: bytes) -> tuple[dict[str, str], Any]:
         if hashlib.sha256(body).hexdigest() != found["oid"]:
             raise RefusedError(400, "these bytes have another digest")
+        repo.stored_again += [found["oid"]] if found["oid"] in repo.objects else []
         repo.objects[found["oid"]] = body
         return {}, {}
 
@@ -241,6 +243,11 @@ def _handler(host: HubHost) -> type[BaseHTTPRequestHandler]:
                 return
             status, headers, value = answer
             data = json.dumps(value).encode()
+            # Who was killed meanwhile reads no answer.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self._send(status, headers, data)
+
+        def _send(self, status: int, headers: dict[str, str], data: bytes) -> None:
             self.send_response(status)
             for name, each in {**headers, "Content-Type": "application/json"}.items():
                 self.send_header(name, each)

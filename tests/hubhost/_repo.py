@@ -42,7 +42,10 @@ class Entry:
 
 @dataclass
 class Repo:
-    """A repository; `objects` are the large files that were uploaded, also without a commit."""
+    """A repository; `objects` are the large files that were uploaded, also without a commit.
+
+    `stored_again` are those of them that a client sent though they were there.
+    """
 
     name: str
     private: bool = False
@@ -50,6 +53,7 @@ class Repo:
     refs: dict[str, str] = field(default_factory=dict)
     pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
+    stored_again: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.refs["main"] = self._commit({}, "initial commit", []).id

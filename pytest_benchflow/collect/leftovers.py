@@ -24,7 +24,8 @@ class SandboxesAreGone(pytest.Item):
         """Fail."""
         shown = "\n  ".join(self._left)
         pytest.fail(
-            f"{len(self._left)} not removed by this session, which may go on and cost something:\n  {shown}\n"
+            f"{len(self._left)} not removed by this session, or not known to be; what is left may go on and cost "
+            f"something:\n  {shown}\n"
             "`pytest-benchflow reap` removes what can be, and so does the next session's start",
             pytrace=False,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -57,18 +58,22 @@ async def reap_at_start(name: str, limit_sec: float = LIMIT_SEC) -> list[str]:
 async def left_at_end(job_dir: Path, session_id: str, limit_sec: float = LIMIT_SEC) -> list[str]:
     """Return a line for each sandbox of a session, whose processes have all ended, that is not surely gone.
 
-    What can be removed still, is: a killed worker, or an engine that was away for a moment, leaves something.
+    What can be removed still, is: a killed worker, or an engine that was away for a moment, leaves something. A backend
+    that does not answer has a line, too: that the ledger tells of each end is one proof, and this is the other.
     """
     ledger = job_dir / NAME
     if _unfinished(ledger, session_id):
-        await asyncio.to_thread(ScratchBase().sweep, last=NAME, settle=partial(settle, session_id=session_id))
+        with suppress(OSError):  # what was not settled by that is told of
+            await asyncio.to_thread(ScratchBase().sweep, last=NAME, settle=partial(settle, session_id=session_id))
     left = {str(facts.get("scratch")): _line(facts) for facts in _unfinished(ledger, session_id)}
     for name, places in lasting(ledger, session_id).items():
         try:
             async with asyncio.timeout(limit_sec):
                 found = await _still_there(name, places)
-        except (TimeoutError, BenchflowError):
-            continue  # the ledger tells of each end, and it was proved
+        except (OSError, BenchflowError) as error:
+            why = f"no answer within {duration(limit_sec)}" if isinstance(error, TimeoutError) else str(error)
+            left[name] = f"what {name} still has of this session is not known: {why}"
+            continue
         left = {**{each.labels[SCRATCH]: f"{each.name} of {name} ({each.about})" for each in found}, **left}
     return list(left.values())
 

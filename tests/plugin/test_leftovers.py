@@ -82,6 +82,18 @@ def test_what_a_sandbox_says_to_have_removed_is_looked_for_all_the_same(bench: B
     assert not list(yard.glob("*.json"))
 
 
+@pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
+def test_a_backend_that_does_not_answer_at_the_end_fails_the_session(bench: Bench, yard: Path, workers: str) -> None:
+    (yard / "silent").touch()
+    done = bench.run(*ASKED, "-n", workers)
+    assert (done.ret, outcomes(done)) == (1, {"solved": 1, "failed": 1}), done.outlines
+    text = cases(bench)["benchflow.sandboxes_are_gone"]
+    assert text is not None
+    assert "what yard still has of this session is not known: the yard does not answer" in text
+    done.stdout.fnmatch_lines(["*yard: it is not known what earlier sessions left: the yard does not answer"])
+    assert events(bench) == ["create", "created", "deleted"]
+
+
 def test_what_was_never_made_leaves_a_last_line(bench: Bench, yard: Path) -> None:
     (yard / "breaks").touch()
     done = bench.run(*ASKED)

@@ -1,7 +1,7 @@
 """A backend whose sandboxes outlive their process: a file in a yard that others use too stands for each.
 
-The file `refuses` there keeps it from removing anything, `forgets` keeps a sandbox's own end from doing so, and
-`breaks` lets nobody know that one was made.
+The file `refuses` there keeps it from removing anything, `forgets` keeps a sandbox's own end from doing so,
+`breaks` lets nobody know that one was made; `silent` keeps it from telling what is there.
 """
 
 CONFTEST = """
@@ -52,6 +52,8 @@ class Yard(LocalBackend):
         return True
 
     async def remains(self):
+        if (YARD / "silent").exists():
+            raise SandboxError("the yard does not answer")
         found = [(path, json.loads(path.read_text())) for path in sorted(YARD.glob("*.json"))]
         return [Remain(path.name, self.name, each["labels"], each["created"], about="a mark") for path, each in found]
 

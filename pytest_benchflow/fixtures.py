@@ -172,6 +172,12 @@ class Runs:
 
         return watch
 
+    @staticmethod
+    def is_plain(item: pytest.Item) -> bool:
+        """Tell whether an item's rollout is the one that was planned: nobody overrides a rung of the ladder."""
+        known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+        return all(definition.func.__module__ == __name__ for rung in LADDER for definition in known.get(rung, ()))
+
     def shares_its_name(self, task: Task) -> bool:
         """Tell whether another task of the session has a directory that its rollouts would be named alike by."""
         from pytest_benchflow.rollout.config import slug
@@ -354,12 +360,6 @@ def parametrize_matrix(metafunc: pytest.Metafunc) -> None:
 def asks_for_rollout(item: pytest.Item) -> bool:
     """Tell whether a hand-written test asks for a rollout."""
     return "rollout" in getattr(item, "fixturenames", ()) and item.get_closest_marker(MARKER) is not None
-
-
-def is_plain(item: pytest.Item) -> bool:
-    """Tell whether an item's rollout is the one that was planned: nobody overrides a rung of the ladder."""
-    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    return all(definition.func.__module__ == __name__ for rung in LADDER for definition in known.get(rung, ()))
 
 
 def marked_path(node: pytest.Item) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_benchflow import fixtures
 from pytest_benchflow.rollout.cell import task_of
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Ahead:
             cell = self._runs.planned_cell(item)
             if cell is None:
                 continue
-            why, waits = (self._hook, False) if self._hook else _why_not(item)
+            why, waits = (self._hook, False) if self._hook else self._why_not(item)
             if waits:
                 self._later.append(item)
             elif why is None:
@@ -54,6 +53,28 @@ class Ahead:
                 self.kept_back.setdefault(cell.rollout_name(task_of(cell)), why)
         if cells:
             self._runs.session().look_ahead(cells)
+
+    def _why_not(self, item: pytest.Item) -> tuple[str | None, bool]:
+        """Return why an item's rollout must begin with it, None when it need not; and whether that may change."""
+        known = getattr(item, "_fixtureinfo", None)
+        if known is None:
+            return "it is no test function", False
+        if any(item.get_closest_marker(mark) for mark in ("skip", "skipif")):
+            return "its marks may skip it", False
+        if any(mark.kwargs.get("run") is False for mark in item.iter_markers("xfail")):
+            return "its marks may keep it from running", False
+        if not self._runs.is_plain(item):
+            return "a fixture of its ladder is overridden", False
+        waits = False
+        for name, definitions in known.name2fixturedefs.items():
+            definition = definitions[-1]
+            if not _is_own(definition.func):
+                continue
+            if definition.scope == "function" or definition.params:
+                return f"the fixture {name} comes before it", False
+            done = definition.cached_result
+            waits = waits or done is None or done[2] is not None
+        return None, waits
 
     def _is_new(self, item: pytest.Item) -> bool:
         marks = {id(item), id(getattr(item, "cell", item))}
@@ -98,29 +119,6 @@ def _handed(session: pytest.Session) -> Callable[[], Iterable[pytest.Item]]:
         return [session.items[number] for number in numbers if isinstance(number, int)]
 
     return handed
-
-
-def _why_not(item: pytest.Item) -> tuple[str | None, bool]:
-    """Return why an item's rollout must begin with it, None when it need not; and whether that may change."""
-    known = getattr(item, "_fixtureinfo", None)
-    if known is None:
-        return "it is no test function", False
-    if any(item.get_closest_marker(mark) for mark in ("skip", "skipif")):
-        return "its marks may skip it", False
-    if any(mark.kwargs.get("run") is False for mark in item.iter_markers("xfail")):
-        return "its marks may keep it from running", False
-    if not fixtures.is_plain(item):
-        return "a fixture of its ladder is overridden", False
-    waits = False
-    for name, definitions in known.name2fixturedefs.items():
-        definition = definitions[-1]
-        if name in fixtures.LADDER or not _is_own(definition.func):
-            continue
-        if definition.scope == "function" or definition.params:
-            return f"the fixture {name} comes before it", False
-        done = definition.cached_result
-        waits = waits or done is None or done[2] is not None
-    return None, waits
 
 
 def _own_hook(config: pytest.Config) -> str | None:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.canary import Canary
     from pytest_benchflow.settings import Settings
 
-# Rungs of the ladder that make a rollout another than was planned where somebody overrides them.
-_RUNGS = ("task", "benchflow_cell", "sandbox", "llm_proxy", "agent", "rollout")
-_LADDER = "pytest_benchflow.fixtures"
 _NAMED = 12
 _VARIABLES = "--benchflow-agent-env"
 
@@ -70,16 +67,10 @@ def _canaries(items: Sequence[pytest.Item], runs: Runs) -> list[Canary]:
     for item in items:
         cell = runs.planned_cell(item)
         if cell is not None:
-            new = Canary(cell, runs=id(item) in chosen, plain=_is_plain(item))
+            new = Canary(cell, runs=id(item) in chosen, plain=runs.is_plain(item))
             known = found.get(new.name, new)
             found[new.name] = Canary(cell, runs=known.runs or new.runs, plain=known.plain and new.plain)
     return list(found.values())
-
-
-def _is_plain(item: pytest.Item) -> bool:
-    """Tell whether an item's rollout is the one that was planned: nobody overrides a rung of the ladder."""
-    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    return all(definition.func.__module__ == _LADDER for rung in _RUNGS for definition in known.get(rung, ()))
 
 
 def how_to_go_on(job_dir: Path, settings: Settings, config: pytest.Config) -> list[str]:

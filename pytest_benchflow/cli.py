@@ -415,8 +415,8 @@ def _doctor(options: argparse.Namespace) -> int:
     for name in registry.names("agents"):
         print(f"  {name}: {one_line(_agent_state(name))}")
     print(
-        "\nextras (`docker`, `ssh` and `daytona` are for these sandboxes, `litellm` for models, `export` reads exports, "
-        "`hub` publishes)"
+        "\nextras (`docker`, `ssh` and `daytona` are for these sandboxes, `litellm` for models, `export` reads exports,"
+        " `hub` publishes)"
     )
     from pytest_benchflow.proxy._providers import is_there, key_variables
 

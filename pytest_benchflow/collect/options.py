@@ -236,6 +236,7 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
     if selection.in_use or config.option.benchflow_record:
         _check_record(selection.settings)
     if selection.in_use:
+        _check_resume(selection.settings, config)
         _check_names(selection, config)
         _check_distinct(selection.settings, config)
         _check_sandbox(selection.settings)
@@ -280,6 +281,22 @@ def _check_record(settings: Settings) -> None:
             "--benchflow-record keeps the answers of a live model, and no model but replay is asked for; "
             "pass --benchflow-model=provider/name too"
         )
+
+
+def _check_resume(settings: Settings, config: pytest.Config) -> None:
+    """Refuse to resume a job that is not named, and to accept what is none or nowhere. Raises: pytest.UsageError."""
+    from pytest_benchflow.rollout.resume import ACCEPTABLE
+
+    given = {option.name: _spelling(config, option) for option in OPTIONS}
+    if settings.resume and not _value(config, next(option for option in OPTIONS if option.name == "job-name")):
+        raise pytest.UsageError(f"{given['resume']} needs the job to go on with; pass --benchflow-job-name=NAME")
+    if unknown := sorted(set(settings.accept_change).difference(ACCEPTABLE)):
+        raise pytest.UsageError(
+            f"{given['accept-change']} has {', '.join(map(repr, unknown))}; it takes {', '.join(ACCEPTABLE)}, for what "
+            "else decides results makes another experiment"
+        )
+    if config.option.benchflow_accept_change and not settings.resume:
+        raise pytest.UsageError("--benchflow-accept-change is for a job that goes on; pass --benchflow-resume too")
 
 
 def _check_models(settings: Settings) -> None:

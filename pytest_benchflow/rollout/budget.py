@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_benchflow.errors import OverBudgetError, RecordError, UnpricedError, UsageError
+from pytest_benchflow.records.attempts import attempts_of
 from pytest_benchflow.records.job import rollouts_of
 from pytest_benchflow.records.values import integer, mapping, number
 
@@ -33,7 +34,8 @@ class Budget:
         self._job_dir = job_dir
         self._session_id = session_id
         self._limit = limit
-        self._finished: dict[str, _Spent] = {}  # of this session: no longer looked into
+        # Attempts of this session, by rollout and time of the result: no longer looked into.
+        self._finished: dict[tuple[str, int], _Spent] = {}
 
     def check(self, cell: Cell) -> None:
         """Raise OverBudgetError when no further rollout may start, UsageError for a model whose price is unknown."""
@@ -44,7 +46,7 @@ class Budget:
         except UnpricedError as error:
             raise UsageError(f"--benchflow-max-cost cannot hold: {error}") from None
         self._look()
-        for name, each in self._finished.items():
+        for (name, _), each in self._finished.items():
             if each.blind:
                 raise OverBudgetError(
                     f"not started: --benchflow-max-cost cannot hold, for what {name} cost is not known: {each.blind}"
@@ -59,10 +61,10 @@ class Budget:
 
     def _look(self) -> None:
         for rollout in rollouts_of(self._job_dir):
-            if rollout.path.name not in self._finished:
-                spent = self._spent(rollout)
-                if spent is not None:
-                    self._finished[rollout.path.name] = spent
+            for attempt in (*attempts_of(rollout.dir), rollout):
+                key = (rollout.path.name, _written(attempt))
+                if key not in self._finished and (spent := self._spent(attempt)) is not None:
+                    self._finished[key] = spent
 
     def _spent(self, rollout: Rollout) -> _Spent | None:
         """Return what a finished rollout of this session has cost, None for any other."""
@@ -79,3 +81,11 @@ class Budget:
         if known is None or unknown is None or (unknown and dearest is None):
             return _Spent(known or 0.0, blind=str(cost.get("unpriced") or "it was not added up"))
         return _Spent(known + unknown * (dearest or 0.0), unknown)
+
+
+def _written(attempt: Rollout) -> int:
+    """Return when an attempt's result was written, which stays when it moves into attempts/; 0: not yet."""
+    try:
+        return attempt.dir.result.stat().st_mtime_ns
+    except OSError:
+        return 0

@@ -180,6 +180,7 @@ def test_a_deletion_by_somebody_else_names_event_actor_time_and_company(
     else:
         assert details["event_id"] is None
         assert "concluded" in details["source"]
+        assert details["audit_log"].endswith("does not allow it with this key (Forbidden resource)")
     rig.run(sandbox.stop())
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
+import json
 import random
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -130,7 +132,7 @@ class Api:
         """Return the error to raise for one of the SDK's, without the key."""
         status = _status(error)
         nameless = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-        said = self.clean(str(error).strip() or nameless)[:500]
+        said = self.clean(_words(error).strip() or nameless)[:500]
         if status == 404:
             return GoneError(f"{what}: {said}")
         if "no space left" in said.lower() or "disk quota" in said.lower():
@@ -171,6 +173,16 @@ def _status(error: BaseException | None) -> int | None:
             return found
         error = error.__cause__
     return None
+
+
+def _words(error: Exception) -> str:
+    """Return what an error says; of an answer its message alone, for its headers may hold what is nobody's business."""
+    if not hasattr(error, "body"):
+        return str(error)
+    body, reason = str(error.body or ""), str(getattr(error, "reason", None) or "")
+    with contextlib.suppress(ValueError, AttributeError):
+        body = str(json.loads(body).get("message") or body)
+    return body or reason
 
 
 def is_refusal_for_now(error: BaseException | None) -> bool:

@@ -64,6 +64,7 @@ class Capabilities:
     limits: frozenset[str]  # those it holds, of memory, cpus, processes and storage
     root: bool  # a command may run as root
     stdin: bool = True  # commands take input
+    programs: bool = True  # commands are run, and not only answered
     snapshots: bool = False  # the state of one sandbox can be where others start from
     unseen: tuple[str, ...] = ()  # what nobody has seen against the real thing yet
 
@@ -172,7 +173,10 @@ class Remain:
 
 
 class Backend(Protocol):
-    """A kind of sandbox: the object named `backend` in `sandboxes/NAME.py`."""
+    """A kind of sandbox: the object named `backend` in `sandboxes/NAME.py`.
+
+    One that takes only so many sandboxes at a time has `at_once: int | None`, too; None: nobody knows how many.
+    """
 
     name: str
     dies_with_process: bool  # True: when this process is killed, nothing is left of a sandbox but its scratch directory

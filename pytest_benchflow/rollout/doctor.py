@@ -40,6 +40,8 @@ def describe(name: str) -> tuple[bool, list[str]]:
             f"  limits held: {_have(LIMITS, able.limits)}",
             f"  root: {_word(able.root)} · stdin: {_word(able.stdin)} · snapshots: {_word(able.snapshots)}",
         ]
+    if not able.programs:
+        lines.append("  runs no program: each command is answered from a script; for tests, never for results")
     if able.unseen:
         lines.append(f"  not seen against the real thing yet: {', '.join(able.unseen)}")
     if _has_probe(name):

@@ -78,6 +78,10 @@ def why_unable(backend: Backend, agent: Agent, task: Task, source: str) -> str |
         for phase, user in {"agent": step.agent.user, "verifier": step.verifier.user}.items():
             if not able.root and str(user).partition(":")[0] in ("root", "0"):
                 return f"needs a sandbox with a root user for its {phase}: the {name} sandbox has none here"
+    if not able.programs and agent.uses_model:
+        return (
+            f"needs a sandbox that runs programs, for the agent {agent.name}: the {name} sandbox answers from a script"
+        )
     if not able.stdin and agent.uses_model:
         return f"needs a sandbox whose commands take input, for the agent {agent.name}: the {name} sandbox's do not"
     return None

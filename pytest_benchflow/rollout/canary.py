@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # So long a canary may be neither done nor under way anywhere, as between two items of a worker, before it is given up.
 _PATIENCE_SEC = 120.0
+# So long its file may be unlocked without a word of what became of it, as a moment after it was made.
+_ALIVE_SEC = 5.0
 _LONGEST = 300
 
 
@@ -33,7 +35,7 @@ class Canary:
 
     config: RolloutConfig
     runs: bool  # an item of this session asks for it
-    plain: bool  # ... with the configuration as it is planned, so that whoever waits may run it
+    plain: bool  # its configuration is the one that was planned, so that whoever waits may run it
 
     @property
     def name(self) -> str:
@@ -58,6 +60,7 @@ class Canaries:
         self._all: list[Canary] | None = None
         self._faults: dict[str, str | None] = {}
         self._still_since: float | None = None  # when nothing was found to be under way
+        self._dead_since: dict[str, float] = {}  # by canary: when it was found begun and left
 
     def before(self, config: RolloutConfig) -> list[Canary] | None:
         """Return the canaries that a rollout waits for and that are not done; None when it need not wait.
@@ -87,13 +90,17 @@ class Canaries:
         with suppress(OSError):
             write_json(self._job_dir / f"{self._mark}{name}.json", {"fault": fault})
 
+    def may_run(self, canary: Canary) -> bool:
+        """Tell whether one that waits for a canary may run it: one that took its process along is not run again."""
+        return canary.plain and not self._was_left(canary)
+
     @contextmanager
     def under_way(self, name: str) -> Iterator[None]:
-        """Let other processes see that an item waits for a canary; the kernel tells when this process is dead."""
+        """Let other processes see that a canary is run or asked for; the kernel tells when this process is dead."""
         if not self._asked or not self._job_dir.is_dir() or name not in {canary.name for canary in self._canaries()}:
             yield
             return
-        with (self._job_dir / f"{self._mark}{name}.lock").open("a") as file:
+        with self._lock_of(name).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
 
@@ -124,7 +131,24 @@ class Canaries:
             told = read_json(self._job_dir / f"{self._mark}{canary.name}.json")
             self._faults[canary.name] = told.get("fault")
             return True
-        return not canary.plain and self._is_given_up(canary)
+        return self._is_dead(canary) or (not canary.plain and self._is_given_up(canary))
+
+    def _lock_of(self, name: str) -> Path:
+        return self._job_dir / f"{self._mark}{name}.lock"
+
+    def _was_left(self, canary: Canary) -> bool:
+        path = self._lock_of(canary.name)
+        return path.exists() and not _is_locked(path)
+
+    def _is_dead(self, canary: Canary) -> bool:
+        """Tell whether the process that ran a canary is gone without a word of what became of it."""
+        if not self._was_left(canary):
+            self._dead_since.pop(canary.name, None)
+            return False
+        if time.monotonic() - self._dead_since.setdefault(canary.name, time.monotonic()) < _ALIVE_SEC:
+            return False
+        self._faults[canary.name] = "took the process that ran it along, or was left by it"
+        return True
 
     def _fault(self, canary: Canary) -> str | None:
         if canary.name not in self._faults:
@@ -142,7 +166,7 @@ class Canaries:
         elif self._still_since is None:
             self._still_since = time.monotonic()
         elif time.monotonic() - self._still_since > _PATIENCE_SEC:
-            self._faults[canary.name] = "was not run: the process that was to run it is gone"
+            self._faults[canary.name] = "was not run by any process of this session"
             return True
         return False
 

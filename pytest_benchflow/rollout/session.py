@@ -239,7 +239,11 @@ class RolloutSession:
         """Return the canaries of a rollout that this process can run and that are not done; None: it may begin."""
         try:
             canaries = self._canaries.before(flight.config)
-            return None if canaries is None else [self.flight(each.config) for each in canaries if each.plain]
+            return (
+                None
+                if canaries is None
+                else [self.flight(each.config) for each in canaries if self._canaries.may_run(each)]
+            )
         except BenchflowError:
             return None  # it is refused as soon as it begins
 
@@ -249,11 +253,13 @@ class RolloutSession:
             self._canaries.before(flight.config)
         except HeldBackError as error:
             return error
+        if not flight.config.canary:
+            return await self._fly(flight)
         outcome: Rollout | BenchflowError = BenchflowError("an error of this program's own, which its item tells")
-        try:
-            outcome = await self._fly(flight)
-        finally:
-            if flight.config.canary:
+        with self._canaries.under_way(flight.name):
+            try:
+                outcome = await self._fly(flight)
+            finally:
                 await asyncio.to_thread(self._canaries.note, flight.name, outcome)
         return outcome
 

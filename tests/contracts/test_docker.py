@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes._labels import SCRATCH
+from pytest_benchflow.rollout.reaper import Situation, decide
+from pytest_benchflow.sandboxes._labels import SCRATCH, owner_of
 from pytest_benchflow.sandboxes.docker import backend
 from tests.contracts.sandboxrig import Rig, make_task
 from tests.dockerhost import IMAGE, client
@@ -156,3 +160,29 @@ def test_a_container_that_somebody_removed_is_an_error_that_says_so(rig: Rig, ap
     api.remove_container(found["Id"], force=True)
     with pytest.raises(SandboxError, match="is gone; somebody removed it"):
         rig.sh(sandbox, "true")
+
+
+def test_a_volume_that_a_killed_process_asked_with_is_found_and_removed(api: Any, rig: Rig) -> None:
+    killed = """
+import os, signal
+from pytest_benchflow.sandboxes._docker.engine import Engine, engine_address
+ask = Engine.ask
+def die_after(self, name, *args, **options):
+    answer = ask(self, name, *args, **options)
+    if name == "create_volume":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+Engine.ask = die_after
+Engine.at(engine_address()).beside
+"""
+    done = subprocess.run([sys.executable, "-c", killed], check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    found = [each for each in rig.run(backend.remains()) if each.name.startswith("volume:benchflow-probe-")]
+    try:
+        for hours, fate in ((0, "keep"), (3, "delete")):
+            situation = Situation(owner_of("docker"), time.time() + hours * 3600)
+            assert [decide(each, situation).fate for each in found] == [fate]
+    finally:
+        for each in found:
+            rig.run(backend.discard(each.name))
+    assert not [each for each in api.volumes()["Volumes"] or () if each["Name"].startswith("benchflow-probe-")]

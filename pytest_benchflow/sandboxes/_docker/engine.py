@@ -15,12 +15,14 @@ import secrets
 import socket
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._docker.dial import USUAL, dial, hang_up, socket_of, tls_of
+from pytest_benchflow.sandboxes._labels import MANAGED, OWNER, UNTIL, owner_of
 from pytest_benchflow.settings import host_variable
 
 if TYPE_CHECKING:
@@ -161,7 +163,10 @@ class Engine:
             return False
         # A directory of the engine's own is there on its machine only.
         name = f"benchflow-probe-{secrets.token_hex(6)}"
-        made = self.ask("create_volume", name, labels={"benchflow.probe": "1"})
+        owner = owner_of("docker")
+        # By these the reaper finds one that a kill left.
+        marks = {MANAGED: f"1:{owner}", OWNER: owner, UNTIL: str(int(time.time() + _CALL_SEC))}
+        made = self.ask("create_volume", name, labels=marks)
         try:
             return Path(str(made.get("Mountpoint") or "/nowhere")).is_dir()
         finally:

@@ -80,6 +80,7 @@ class Job:
                     "model": model,
                     "skills": skills,
                     "trial": integer(cell.get("trial")),
+                    "canary": cell.get("canary") is True,
                     "verdict": verdict,
                     "said": None if left_out.get("reason") is None else str(left_out["reason"])[:300],
                 }
@@ -93,11 +94,15 @@ class Job:
             why = f"summary.json cannot be read ({error})" if path.exists() else "this job has no summary.json yet"
             self.notes.append(f"{why}: these numbers were counted when the report was made")
             return summary_of(self.path, [_Refused(each) if refused(each) else Rollout(each) for each in self.rollouts])
-        asked = mapping(summary.get("rollouts")).get("asked")
-        if asked != len(self.rollouts):
+        told = mapping(summary.get("rollouts"))
+        counted = sum(integer(told.get(name)) or 0 for name in ("healthy", "unhealthy"))
+        copies = sequence(summary.get("copies"))
+        if copies:
+            self.notes.append(f"not counted, as they are copies of other rollouts: {', '.join(map(str, copies[:20]))}")
+        if counted + len(copies) != len(self.rollouts):
             self.notes.append(
-                f"summary.json tells of {asked} rollouts, and {len(self.rollouts)} are here: its numbers are older "
-                "than what lies in the job"
+                f"summary.json tells of {counted + len(copies)} rollouts, and {len(self.rollouts)} are here: its "
+                "numbers are older than what lies in the job"
             )
         return summary
 

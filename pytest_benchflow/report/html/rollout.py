@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.checks._evidence import rebuilt
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.arms import arm_key
+from pytest_benchflow.records.attempts import attempts_of
 from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.rundir import RunDir
@@ -60,7 +61,7 @@ def tell(path: Path, cell: Mapping[str, Any], checks: Mapping[str, Check]) -> To
 def refused(path: Path) -> str | None:
     """Say why a directory is not read at all, None when it may be."""
     if path.is_symlink():
-        return "it is a link, and links in a job are not followed"
+        return f"{path.name} is a link, and links in a job are not followed"
     for name, limit in (("config.json", _WHOLE), ("result.json", _WHOLE), ("results.jsonl", _LOG)):
         if (size := _size(path / name)) > limit:
             return f"{name} has {size:,} bytes; at most {limit:,} are read"
@@ -93,6 +94,7 @@ def _unread(path: Path, cell: Mapping[str, Any], reason: str) -> Told:
         "model": model,
         "skills": skills,
         "trial": integer(cell.get("trial")),
+        "canary": cell.get("canary") is True,
         "verdict": "unhealthy",
         "category": "capture",
         "errors": 1,
@@ -134,6 +136,7 @@ def _entry(
         "model": model,
         "skills": skills,
         "trial": integer(cell.get("trial") or config.get("trial")),
+        "canary": cell.get("canary") is True,
         "verdict": verdict or judged[0],
         "category": category if verdict else judged[1],
         "review": {"verdict": judged[0], "category": judged[1]} if verdict and verdict != judged[0] else None,
@@ -189,7 +192,8 @@ def _detail(rollout: Rollout, review: Review, config: Mapping[str, Any], result:
         "config": cut.text(config),
         "result": cut.text(shown),
         "files": list(_sizes(path)),
-        "attempts": [each.name for each in _directories(rollout.dir.attempts)],
+        "attempts": [each.path.name for each in attempts_of(rollout.dir)[:_LISTED]],
+        "earlier": _text(mapping(config.get("earlier")).get("why")),
     }
 
 
@@ -210,12 +214,6 @@ def _files_in(place: Path) -> list[Path]:
             return sorted(place / entry.name for entry in entries if entry.is_file(follow_symlinks=False))[:_LISTED]
     except OSError:
         return []
-
-
-def _directories(place: Path) -> list[Path]:
-    if place.is_symlink() or not place.is_dir():
-        return []
-    return sorted(each for each in place.iterdir() if each.is_dir() and not each.is_symlink())[:_LISTED]
 
 
 def _sizes(path: Path) -> Iterator[tuple[str, int | None]]:

@@ -27,8 +27,11 @@ const clear = (place, ...children) => { place.replaceChildren(...children.filter
 // Colours of terminals say nothing here; other control characters, and those that turn or hide text, are shown.
 const COLOURS = /\u001b\[[0-9;]*m/g;
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+// Halves of characters cannot stand in an address, and a browser shows them in its own way.
+const HALVES = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+const wellFormed = (text) => text.replace(HALVES, "\ufffd");
 function visible(text) {
-  return String(text).replace(/\r\n/g, "\n").replace(COLOURS, "")
+  return wellFormed(String(text)).replace(/\r\n/g, "\n").replace(COLOURS, "")
     .replace(HIDDEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
@@ -85,7 +88,7 @@ const shortTask = (() => {
 })();
 
 const index = JSON.parse(byId("index").textContent);
-const rollouts = list(index.rollouts);
+const rollouts = list(index.rollouts).map((entry) => ({ ...entry, name: wellFormed(String(entry.name)), task: String(entry.task) }));
 const byName = new Map(rollouts.map((entry) => [entry.name, entry]));
 const armOf = (entry) => JSON.stringify([entry.agent, entry.model, entry.skills]);
 const armName = (arm) => [arm.agent, arm.model, arm.skills].filter((part) => part && part !== "none" && part !== "default").join(" · ");

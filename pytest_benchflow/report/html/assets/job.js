@@ -38,12 +38,15 @@ function drawTotals() {
   const verdicts = object(summary.verdicts);
   const paid = rollouts.some((entry) => isNumber(entry.data) && entry.paid);
   const calls = rollouts.some((entry) => isNumber(entry.data) && entry.calls_model);
+  const solved = object(summary.solved), earlier = object(summary.earlier_attempts);
   const cards = [
+    summary.solved ? card("Solved", isNumber(solved.count) && isNumber(solved.of) ? `${count(solved.count)} / ${count(solved.of)}` : UNKNOWN, "of all that was planned to run") : null,
     card("Reward", reward(score.mean), `mean of ${count(score.scored)} scored of ${count(score.asked)} rollouts`),
     card("Healthy", isNumber(told.healthy) && isNumber(told.asked) ? `${count(told.healthy)} / ${count(told.asked)}` : UNKNOWN, unhealthyText()),
     card("Tokens", calls ? count(tokens.total) : "none", !calls ? "no model was called" : isNumber(tokens.unknown) && tokens.unknown ? `${count(tokens.subtotal)} known; of ${plural(tokens.unknown, "rollout")} unknown` : null),
     card("Cost", paid ? money(cost.total) : "none", !paid ? "no paid model was called" : isNumber(cost.unpriced) && cost.unpriced ? `${money(cost.priced_subtotal)} known; ${plural(cost.unpriced, "rollout")} unpriced` : null),
     card("Cells", isNumber(cells.planned) ? count(cells.planned) : UNKNOWN, cellsText(cells), coverageBar(verdicts, cells)),
+    earlier.count ? card("Earlier attempts", count(earlier.count), `counted in no other number: ${paid ? `${money(object(earlier.cost_usd).total)}, ` : ""}${count(object(earlier.tokens).total)} tokens`) : null,
   ];
   clear(byId("totals"), ...cards);
 }
@@ -64,6 +67,13 @@ function coverageBar(verdicts, cells) {
   return parts.length ? el("div", { class: "cover", role: "img", "aria-label": said, title: said }, parts.map(([name, number]) => el("span", { class: `v-${name}`, css: { "flex-grow": String(number) } }))) : null;
 }
 
+// A sum is {total, subtotal, unknown}: no total where a part of it is not known.
+function tokenSum(told) {
+  if (isNumber(told)) return count(told);
+  const sum = object(told);
+  return isNumber(sum.total) ? count(sum.total) : isNumber(sum.subtotal) && sum.subtotal > 0 ? `${count(sum.subtotal)}+?` : UNKNOWN;
+}
+
 const interval = (estimate) => (isNumber(estimate.low) && isNumber(estimate.high) ? `${reward(estimate.low)} – ${reward(estimate.high)}` : isNumber(estimate.mean) ? "one task: no interval" : "");
 const lastOf = (table) => Object.entries(object(table)).sort(([a], [b]) => Number(a) - Number(b)).at(-1);
 
@@ -76,11 +86,11 @@ function drawArms() {
     const chance = (table) => { const found = lastOf(table); return found && isNumber(object(found[1]).chance) ? `${reward(found[1].chance)} (k ${found[0]})` : UNKNOWN; };
     const paid = mine.some((entry) => entry.paid), calls = mine.some((entry) => entry.calls_model);
     return el("tr", {},
-      el("th", { scope: "row", text: arm.agent }), el("td", { text: model(String(arm.model)) }), el("td", { text: arm.skills }),
+      el("th", { scope: "row" }, el("span", { text: arm.agent }), versions(arm)), el("td", { text: model(String(arm.model)) }), el("td", { text: arm.skills }),
       el("td", { class: "number" }, el("b", {}, `${count(solved.count)} / ${count(solved.of)}`), off ? el("div", { class: "quiet" }, off) : null),
       el("td", { class: "number" }, known(reward(estimate.mean))), el("td", { class: "quiet" }, interval(estimate)),
       el("td", { class: "number" }, known(chance(arm.pass_at))), el("td", { class: "number" }, known(chance(arm.pass_all))),
-      el("td", { class: "number" }, calls ? count(arm.tokens) : "–"),
+      el("td", { class: "number" }, calls ? known(tokenSum(arm.tokens)) : "–"),
       el("td", { class: "number" }, !paid ? "–" : known(money(cost.total)), paid && cost.unpriced ? el("div", { class: "quiet" }, `${money(cost.priced_subtotal)} known`) : null),
       el("td", { class: "number" }, known(seconds(object(arm.seconds).total))));
   };
@@ -90,6 +100,11 @@ function drawArms() {
     return `Skills change the reward of ${armName({ agent: each.agent, model: each.model })} by ${isNumber(lift.mean) ? signed(lift.mean) : "an unknown amount"}${spread}, paired by task.`;
   });
   byId("lift").textContent = visible(lifts.join(" "));
+}
+
+function versions(arm) {
+  const told = list(arm.agent_versions).map(object);
+  return told.length > 1 ? el("div", { class: "quiet" }, told.map((each) => `${each.version ?? UNKNOWN}: ${plural(each.rollouts, "rollout")}`).join(", ")) : null;
 }
 
 const signed = (value) => (isNumber(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}` : UNKNOWN);

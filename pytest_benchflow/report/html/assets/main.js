@@ -4,7 +4,6 @@ const THEMES = ["auto", "light", "dark"];
 function addressOf(given) {
   return Object.entries(given).filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => `${name}=${encodeURIComponent(wellFormed(String(value)))}`).join("&");
 }
-const wellFormed = (text) => (text.toWellFormed ? text.toWellFormed() : text);
 
 function readAddress() {
   const found = {};

@@ -234,7 +234,7 @@ function recordsPane(detail) {
     timing.length ? el("section", {}, el("h3", {}, "Time by phase"), el("table", { class: "small" }, el("tbody", {}, timing.map(([name, value]) => el("tr", {}, el("th", { scope: "row", text: name.replaceAll("_", " ") }), el("td", { class: "number" }, isNumber(value) ? seconds(value) : value === null ? known(UNKNOWN) : String(value))))))) : null,
     el("section", { class: "file" }, el("h3", { class: "mono" }, "config.json"), prose(indented(detail.config))),
     el("section", { class: "file" }, el("h3", { class: "mono" }, "result.json"), prose(indented(detail.result))),
-    attempts.length ? el("p", {}, `Earlier attempts, kept and not counted: ${attempts.join(", ")}`) : null,
+    attempts.length ? el("p", {}, `Earlier attempts, kept and not counted: ${attempts.join(", ")}${detail.earlier ? `; of the last: ${detail.earlier}` : ""}`) : null,
     el("section", {}, el("h3", {}, "Files"), el("table", { class: "small" }, el("tbody", {}, list(detail.files).map(([name, bytes]) => el("tr", {}, el("th", { scope: "row", class: "mono", text: name }), el("td", { class: "number" }, size(bytes))))))),
   ].filter(Boolean);
 }

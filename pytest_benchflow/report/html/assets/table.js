@@ -109,7 +109,7 @@ const usedColumns = (() => {
 
 function tableRow(entry, number, columns) {
   const cells = columns.map(([key, , shown]) => {
-    if (key === "task") return el("th", { scope: "row" }, el("a", { href: `#${addressOf({ rollout: entry.name })}`, title: entry.name, text: shown(entry) }));
+    if (key === "task") return el("th", { scope: "row" }, el("a", { href: `#${addressOf({ rollout: entry.name })}`, title: entry.name, text: shown(entry) }), entry.canary ? el("span", { class: "badge tag" }, "canary") : null);
     if (key === "verdict") {
       const review = entry.review ? el("span", { class: "doubt", title: "a review of what is on disk judges otherwise" }, `review: ${verdictText(entry.review)}`) : null;
       const found = entry.warnings ? el("span", { class: "quiet" }, plural(entry.warnings, "warning")) : null;

@@ -103,7 +103,7 @@ def _result(state: RolloutState) -> dict[str, Any]:
         "n_skill_invocations": 0 if without_skills else None,
         "rewards": rewards,
         "step_rewards": {step.name or "task": dict(score.rewards or {}) for step, score in state.scores},
-        "n_tool_calls": sum(outcome.n_tool_calls for outcome in outcomes),
+        "n_tool_calls": _tool_calls(state),
         "n_prompts": len(state.prompts),
         "stop_reasons": [outcome.stop_reason for outcome in outcomes],
         "error": failure.message if failure else None,
@@ -123,6 +123,20 @@ def _result(state: RolloutState) -> dict[str, Any]:
         "agent_settings": _settings(state),
         "proxy": {"received": report.received, "recorded": report.recorded} if report else None,
     }
+
+
+def _tool_calls(state: RolloutState) -> int:
+    """Count the agents' tool calls; of one that broke off without an outcome, those that it told of before."""
+    counted = sum(outcome.n_tool_calls for outcome in state.outcomes)
+    if len(state.outcomes) >= len(state.prompts):
+        return counted
+    told = set[str]()
+    for event in Rollout(state.dir.path).events:
+        if event.get("type") == "stop":  # what came before is an outcome's
+            told.clear()
+        elif event.get("type") in ("tool_call", "tool_call_update"):
+            told.add(str(event.get("tool_call_id")))
+    return counted + len(told)
 
 
 def _rewards(state: RolloutState) -> tuple[dict[str, float] | None, str | None, str | None]:

@@ -90,7 +90,11 @@ async def _reap(asked: list[Backend], older_than_sec: float, say: Callable[[str]
         pass
     for facts in owed():
         failed = True
-        say(f"{facts.get('backend')}: NOT removed {facts['sandbox']}: nobody can tell whether it is gone")
+        place = f", made at {facts['place']}" if facts.get("place") else ""
+        say(
+            f"{facts.get('backend')}: NOT removed {facts['sandbox']}{place}: it is not known whether it is gone; "
+            "that takes the address, the key and the owner that it was made with"
+        )
     return failed
 
 

@@ -137,7 +137,10 @@ def test_a_sandbox_that_somebody_deletes_keeps_its_exchanges_and_trains_nothing(
     other = daytona.add({"benchflow.owner": "ann"})[0]
 
     async def delete() -> list[Any]:
-        while not any(path.stat().st_size for path in tmp_path.rglob("llm_trajectory.jsonl")):  # noqa: ASYNC110
+        while not all(  # noqa: ASYNC110
+            any(said in path.read_bytes() for path in tmp_path.rglob(name))
+            for name, said in (("llm_trajectory.jsonl", b"{"), ("acp_trajectory.jsonl", b'"tool_call"'))
+        ):
             await asyncio.sleep(0.1)
         ours = next(name for name in daytona.sandboxes if name != other)
         return await asyncio.to_thread(daytona.delete_by_other, ours, other, actor="carl")
@@ -153,6 +156,7 @@ def test_a_sandbox_that_somebody_deletes_keeps_its_exchanges_and_trains_nothing(
     assert (rollout.verdict, rollout.result["verdict_category"]) == ("unhealthy", "infra")
     assert rollout.result["training_ready"] is False
     assert [exchange["error"] is None for exchange in rollout.exchanges] == [True, False]
+    assert rollout.result["n_tool_calls"] == 1
 
 
 def test_the_next_session_removes_what_a_killed_one_left(

@@ -60,13 +60,21 @@ def earlier_attempts(rollouts: Iterable[Rollout]) -> dict[str, Any]:
             unpriced += priced is None and is_paid(attempt)
             known = integer(usage.get("total_tokens"))
             tokens += known or 0
-            without_tokens += known is None and calls_model(attempt)
+            without_tokens += known is None and calls_model(attempt) and _asked_model(attempt)
     return {
         "count": count,
         "by_end": dict(sorted(ends.items())),
         "tokens": token_record(tokens, without_tokens),
         "cost_usd": cost_record(cost, unpriced),
     }
+
+
+def _asked_model(attempt: Rollout) -> bool:
+    """Tell whether an attempt came to ask its model anything: where it did not, it took no tokens, which is known."""
+    try:
+        return attempt.dir.llm.stat().st_size > 0 or attempt.dir.llm_pending.exists()
+    except OSError:
+        return attempt.dir.llm_pending.exists()
 
 
 def _end_of(rollout: Rollout) -> dict[str, Any]:

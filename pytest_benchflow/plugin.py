@@ -152,7 +152,11 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> str | None:
-    """Say what will run where hand-written tests ask for it, which is known only now."""
+    """Say what will run where hand-written tests ask for it, which is known only now; else how runs are reviewed."""
+    if not items and config.args_source is pytest.Config.ArgsSource.ARGS:
+        from pytest_benchflow.collect.hints import review_hint
+
+        return review_hint(config)
     if not any(item.get_closest_marker(MARKER) for item in items) or config.get_verbosity() < 0:
         return None
     return None if _selection(config).in_use else _header(config)
@@ -277,6 +281,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
                 terminalreporter.write_line(line, red=True)
     for each in config.stash.get(_LIMITS, ()):
         terminalreporter.write_line(each.text, green=each.holds, red=not each.holds)
+    if report is not None and report.summaries:
+        from pytest_benchflow.collect.github import tell_of_rollouts
+
+        tell_of_rollouts(terminalreporter, config, report, [each.text for each in config.stash.get(_LIMITS, ())])
     if config.option.collectonly and config.get_verbosity() >= 0:
         from pytest_benchflow.collect.matrix_view import write_matrix
 

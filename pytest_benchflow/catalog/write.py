@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def export(manifests: Iterable[Manifest], directory: Path, *, force: bool = False) -> list[Path]:
     """Write each manifest to acp/NAME/manifest.toml below a directory and return the files.
 
-    Raises: UsageError when the directory holds anything and `force` is not set, or cannot be written to.
+    Raises: UsageError when the directory holds anything and `force` is not set, a link leads out of it, or it cannot
+    be written to.
     """
     if directory.exists() and (not directory.is_dir() or (not force and any(directory.iterdir()))):
         raise UsageError(
@@ -31,11 +32,22 @@ def export(manifests: Iterable[Manifest], directory: Path, *, force: bool = Fals
         file = directory / "acp" / manifest.name / FILE_NAME
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
+            _check_own(file, directory)
             file.write_text(manifest_text(values), "utf-8")
         except OSError as error:
             raise UsageError(f"{file} cannot be written: {error.strerror}; name a directory that can be") from None
         written.append(file)
     return written
+
+
+def _check_own(file: Path, directory: Path) -> None:
+    """Refuse to write through a link to what lies elsewhere. Raises: UsageError naming the link."""
+    for place in (file, file.parent, file.parent.parent):
+        if place.is_symlink():
+            raise UsageError(
+                f"{place} is a link, and files elsewhere are not written over; remove it, or name another "
+                f"directory than {directory}"
+            )
 
 
 def manifest_text(values: Mapping[str, Any]) -> str:

@@ -193,6 +193,11 @@ def _rollouts(paths: Sequence[Path], written: Sequence[Path]) -> list[Path]:
             raise UsageError(f"{target} lies in the rollout {inside}, which an export leaves as it is; write elsewhere")
         if target.is_dir():
             raise UsageError(f"{target} is a directory; name a file to write")
+        # A name that was mistyped must not become a directory.
+        if not target.parent.is_dir():
+            raise UsageError(
+                f"{target.parent} is no directory, and {target.name} was to be written there; make it first"
+            )
         # The finished file takes the place of what is there: a device would be gone, for everyone.
         if target.is_symlink() or (target.exists() and not target.is_file()):
             raise UsageError(f"{target} is a link, a pipe or a device, and an export replaces it; name a plain file")

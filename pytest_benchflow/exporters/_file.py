@@ -48,7 +48,6 @@ class RowFile:
         self._draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
 
     def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._stack = contextlib.ExitStack()
         self._stack.callback(self._draft.unlink, missing_ok=True)
         self._file: BinaryIO = self._stack.enter_context(self._draft.open("xb"))

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.dialects._match import recorded_dialect
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.files import strange_files
-from pytest_benchflow.records.find import is_rollout
+from pytest_benchflow.records.find import find_rollouts, is_rollout
 from pytest_benchflow.records.journal import read_records
 from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.records.values import mapping
 from pytest_benchflow.report.failure import finding_lines
 from pytest_benchflow.report.summary import evidence_line, summarize
@@ -26,15 +27,18 @@ _LISTED = 20
 
 
 def show_rollout(path: Path) -> Iterator[str]:
-    """Yield the lines that tell a rollout: verdict, evidence, steps, findings, files.
+    """Yield the lines that tell a rollout: verdict, evidence, steps, findings, files; of a job one for each rollout.
 
-    A record that cannot be read is named in its place. Raises: UsageError when `path` is no rollout's directory,
-    RecordError when a file in it is not its own.
+    A record that cannot be read is named in its place. Raises: UsageError when neither `path` is a rollout's directory
+    nor one is below it, RecordError when a file of the rollout is not its own.
     """
     rollout = Rollout(path)
     if path.is_dir() and is_rollout(path):
         for strange in strange_files(rollout.dir):
             raise RecordError(f"{path}: not read, as {strange}")
+    elif path.is_dir() and find_rollouts(path):
+        yield from _list(path)
+        return
     if not rollout.dir.config.is_file() and not rollout.dir.result.is_file():
         raise UsageError(_no_rollout(path))
     yield from _guarded("result.json", _head(rollout))
@@ -44,7 +48,7 @@ def show_rollout(path: Path) -> Iterator[str]:
 
 
 def _no_rollout(path: Path) -> str:
-    """Say that a path is no rollout, and list those at or below it, or below the nearest directory above it."""
+    """Say that a path is no rollout, and list those below the nearest directory above it."""
     place = next((each for each in (path, *path.parents) if each.is_dir()), path)
     found = [file.parent for pattern in ("*", "*/*") for file in sorted(place.glob(f"{pattern}/config.json"))]
     said = f"{path} is no rollout" if path.exists() else f"{path} does not exist"
@@ -55,13 +59,34 @@ def _no_rollout(path: Path) -> str:
     return f"{said}; name one of:{shown}{more}"
 
 
+def _list(path: Path) -> Iterator[str]:
+    """Yield a line for each rollout below a directory, by the verdict that it keeps, and what they come to."""
+    told = []
+    for root in find_rollouts(path):
+        strange = strange_files(RunDir(root))
+        try:
+            summary = summarize(Rollout(root), str(root))
+        except (RecordError, OSError) as error:
+            yield f"{printable(root)}: cannot be read: {one_line(strange[0] if strange else error)}"
+            continue
+        told.append(summary)
+        kind = f" ({one_line(summary.category)})" if summary.category else ""
+        reward = f", reward {reward_text(summary.reward)}" if summary.healthy else ""
+        yield f"{printable(root)}: {summary.outcome}{kind}{reward}"
+    if told:
+        yield ""
+        yield evidence_line(told)
+
+
 def finding_lines_of(rollout: Rollout) -> Iterator[str]:
     """Yield the findings of the rollout's checks."""
     yield from finding_lines(rollout.result)
 
 
 def unreadable(path: Path) -> list[str]:
-    """Return what cannot be read of a rollout's records; empty when it is whole."""
+    """Return what cannot be read of a rollout's records; empty when it is whole, or no rollout but what holds some."""
+    if not is_rollout(path):
+        return []
     rollout, faults = Rollout(path), []
     for read in (lambda: rollout.config, lambda: rollout.result, lambda: rollout.exchanges, lambda: rollout.events):
         try:

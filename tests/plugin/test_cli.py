@@ -139,16 +139,26 @@ def test_show_of_another_directory_is_wrong_use(bench: Bench, capsys: pytest.Cap
     assert "is no rollout, and none is below" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("place", [".", "jobs", "jobs/one", "jobs/one/x__nop"], ids=["root", "jobs", "job", "missing"])
-def test_show_lists_the_rollouts_near_what_is_none(
-    bench: Bench, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
+def test_show_of_a_job_lists_its_rollouts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.task()
+    bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "--benchflow-agent=nop", "--benchflow-job-name=one")
+    bench.write(bench.path / "jobs" / "one", {"torn\x1b[2J__nop/config.json": '{"task_path": "x"}'})
+    capsys.readouterr()
+    for place in ("jobs/one", "jobs"):
+        assert cli.main(["show", str(bench.path / place)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"{bench.path}/jobs/one/hello__nop__none__default__1: unsolved, reward 0"
+        assert lines[1] == f"{bench.path}/jobs/one/hello__oracle__none__default__1: solved, reward 1"
+        assert lines[2].startswith(f"{bench.path}/jobs/one/torn\\x1b[2J__nop: cannot be read: ")
+        assert lines[4].startswith("2/2 healthy")
+
+
+def test_show_lists_the_rollouts_near_what_is_not_there(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.write(bench.path / "jobs/one", {"job.json": "{}", "a__nop/config.json": "{}", "b__nop/config.json": "{}"})
-    assert cli.main(["show", str(bench.path / place)]) == 2
+    assert cli.main(["show", str(bench.path / "jobs/one/x__nop")]) == 2
     said = capsys.readouterr().err
-    if place != ".":
-        assert f"  {bench.path}/jobs/one/a__nop\n  {bench.path}/jobs/one/b__nop" in said
-    assert ("does not exist" if "x__" in place else "is no rollout") in said
+    assert f"  {bench.path}/jobs/one/a__nop\n  {bench.path}/jobs/one/b__nop" in said
+    assert "does not exist" in said
 
 
 def test_show_counts_no_reward_of_an_unhealthy_rollout(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

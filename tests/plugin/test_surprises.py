@@ -90,6 +90,17 @@ def test_files_inside_a_task_cannot_be_named(bench: Bench, argument: str) -> Non
     assert "not found" in done.stderr.str()
 
 
+def test_a_directory_of_jobs_is_not_passed_over_in_silence(bench: Bench) -> None:
+    job = {"job.json": '{"versions": {"pytest_benchflow": "0.1.0"}}', "a__nop/config.json": "{}"}
+    bench.write(bench.path / "jobs" / "one", job)
+    done = bench.run("jobs")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    done.stdout.fnmatch_lines(["benchflow: jobs holds rollouts; review them with --benchflow-review=jobs"])
+    assert "holds rollouts" not in bench.run("--benchflow-review=jobs").stdout.str()
+    bench.write(bench.path / "empty", {"note.txt": ""})
+    assert "holds rollouts" not in bench.run("empty").stdout.str()
+
+
 def test_a_conftest_of_a_tasks_tests_is_never_imported(bench: Bench) -> None:
     bench.task("test-named-so")
     assert bench.ids("tasks", "--benchflow-agent=nop")

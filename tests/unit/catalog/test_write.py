@@ -55,6 +55,20 @@ def test_only_the_contract_is_written_and_no_default(tmp_path: Path) -> None:
         assert read.host.version is None
 
 
+@pytest.mark.parametrize("linked", ["acp", "acp/{}", "acp/{}/manifest.toml"])
+def test_nothing_is_written_through_a_link(linked: str, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere if not linked.endswith(".toml") else elsewhere.parent).mkdir(exist_ok=True)
+    if linked.endswith(".toml"):
+        elsewhere.write_text("mine")
+    link = tmp_path / "out" / linked.format(OURS[0].name)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+    with pytest.raises(UsageError, match=f"{link} is a link, and files elsewhere are not written over"):
+        export(OURS, tmp_path / "out", force=True)
+    assert elsewhere.read_text() == "mine" if elsewhere.is_file() else not list(elsewhere.rglob("*.toml"))
+
+
 def test_nothing_is_written_over_unasked(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="is not empty; name a new directory, or pass --force"):

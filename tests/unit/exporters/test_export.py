@@ -179,6 +179,16 @@ def test_an_export_needs_no_row_and_changes_no_rollout(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in rundir.path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("option", ["rows", "manifest"])
+def test_no_directory_is_made_for_what_is_written(option: str, tmp_path: Path) -> None:
+    write_rollout(tmp_path / "job" / "one")
+    place = tmp_path / "mistyped" / "file"
+    rows, manifest = (place, None) if option == "rows" else (tmp_path / "out.jsonl", place)
+    with pytest.raises(UsageError, match=r"mistyped is no directory, and file was to be written there; make it first"):
+        export("prime-sft", [tmp_path / "job"], rows, manifest=manifest)
+    assert [path.name for path in tmp_path.iterdir()] == ["job"]
+
+
 def test_a_file_inside_of_a_rollout_is_not_written(tmp_path: Path) -> None:
     rundir = write_rollout(tmp_path / "job" / "one")
     with pytest.raises(ValueError, match="lies in the rollout"):
@@ -213,9 +223,8 @@ def test_rows_and_manifest_are_two_files(tmp_path: Path) -> None:
 
 def test_what_the_disk_refuses_is_said_in_a_sentence(tmp_path: Path) -> None:
     write_rollout(tmp_path / "job" / "one")
-    (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be written"):
-        export("prime-sft", [tmp_path / "job"], tmp_path / "file" / "out.jsonl")
+        export("prime-sft", [tmp_path / "job"], tmp_path / ("x" * 250))
 
 
 def test_a_name_that_is_no_text_costs_nothing(tmp_path: Path) -> None:

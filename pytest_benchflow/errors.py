@@ -72,6 +72,10 @@ class ProviderError(BenchflowError, RuntimeError):
     category = "provider"
 
 
+class UnansweredError(ProviderError):
+    """A model's provider has, or may have, got a request and did not answer it: what it bills is not known."""
+
+
 class RejectedKeyError(ProviderError):
     """A provider rejected a key: no rollout that needs it can succeed."""
 

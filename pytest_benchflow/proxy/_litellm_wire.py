@@ -24,6 +24,7 @@ class Call:
     url: str  # without a credential in its query
     request: bytes
     status: int | None = None
+    sent: bool = True  # no connection was refused
     headers: dict[str, str] = field(default_factory=dict)  # of the answer, in small letters
     chunks: list[bytes] = field(default_factory=list)
 
@@ -71,7 +72,11 @@ def _watch(library: Any) -> None:
         noted.append(call)
         # What is noted must be readable, and decoding is the client's.
         request.headers["accept-encoding"] = "identity"
-        answer = await send(self, request)
+        try:
+            answer = await send(self, request)
+        except (library.ConnectError, library.ConnectTimeout):
+            call.sent = False
+            raise
         call.status = answer.status_code
         call.headers = {key.lower(): value for key, value in answer.headers.items()}
         answer.stream = Noted(answer.stream, call)

@@ -152,7 +152,8 @@ class Translator:
             yield frame(DATA, b"".join(begun))
         except Exception as error:
             status, raw, unreachable = failure(asked, calls, error)
-            yield frame(NOTE, {**_note(status, calls, facts), "unreachable": unreachable})
+            unsent = unreachable is not None and not calls[-1].sent
+            yield frame(NOTE, {**_note(status, calls, facts), "unreachable": unreachable, "unsent": unsent})
             yield frame(DATA, raw)
         else:
             try:

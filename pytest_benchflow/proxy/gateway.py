@@ -18,7 +18,7 @@ from pytest_benchflow.contracts import EndpointReport, ModelRequest
 from pytest_benchflow.dialects._common import EVENT_STREAM, INCOMPLETE
 from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.dialects.chat import dialect as chat
-from pytest_benchflow.errors import ProviderError, ReplayMismatchError
+from pytest_benchflow.errors import ProviderError, ReplayMismatchError, UnansweredError
 from pytest_benchflow.proxy import _controls, _effort
 from pytest_benchflow.proxy._pacing import NotWantedError, Wait
 from pytest_benchflow.proxy._recorder import Exchange, Recorder, parse_body
@@ -345,6 +345,8 @@ class GatewayEndpoint:
             self.mismatch = self.mismatch or str(error)
             return _refuse(exchange, dialect, 409, "replay_mismatch", str(error))
         except ProviderError as error:
+            if isinstance(error, UnansweredError):
+                exchange.metadata["upstream_unanswered"] = True
             return _refuse(exchange, dialect, 502, "provider", str(error))
         exchange.metadata.update(answer.metadata)
         self._warnings.update(dict.fromkeys(answer.metadata.get("warnings", ())))

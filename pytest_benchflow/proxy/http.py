@@ -13,7 +13,7 @@ from yarl import URL
 
 from pytest_benchflow.contracts import ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
-from pytest_benchflow.errors import ProviderError
+from pytest_benchflow.errors import ProviderError, UnansweredError
 from pytest_benchflow.proxy import _controls
 from pytest_benchflow.proxy._pacing import account_name
 from pytest_benchflow.records.jsontext import loads
@@ -64,8 +64,10 @@ class HttpUpstream:
             answer = await self._opened().request(
                 request.method, url, data=_Whole(body), headers=headers, allow_redirects=False
             )
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
             raise ProviderError(f"{self._host}: {_said(error)}") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UnansweredError(f"{self._host}: {_said(error)}") from error
         return ModelResponse(
             status=answer.status,
             headers=dict(answer.headers),

@@ -18,7 +18,7 @@ import aiohttp
 
 from pytest_benchflow.contracts import ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
-from pytest_benchflow.errors import ProviderError
+from pytest_benchflow.errors import ProviderError, UnansweredError
 from pytest_benchflow.proxy._litellm_frames import CALLS, DATA, LEASES, LOCK, LOG, READY, frames
 from pytest_benchflow.records.jsontext import dumps, loads
 
@@ -133,11 +133,13 @@ class TranslatedUpstream:
             answer = await session.post("http://litellm/", data=dumps(asked) + b"\n" + request.body)
             parts = frames(answer.content)
             _, told = await anext(parts)
+        except aiohttp.ClientConnectorError as error:
+            raise ProviderError(f"the LiteLLM process cannot be reached: {error}") from error
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, StopAsyncIteration) as error:
-            raise ProviderError(f"the LiteLLM process broke off: {type(error).__name__}: {error}") from error
+            raise UnansweredError(f"the LiteLLM process broke off: {type(error).__name__}: {error}") from error
         if told.get("unreachable"):
             answer.close()
-            raise ProviderError(told["unreachable"])
+            raise (ProviderError if told["unsent"] else UnansweredError)(told["unreachable"])
         status: int = told["status"]
         kind = f"{streamed}; charset=utf-8" if streamed and status == 200 else "application/json"
         metadata = {"upstream_model": self._model, "upstream_attempt": 1, **told["metadata"]}

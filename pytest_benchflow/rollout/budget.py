@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_benchflow.errors import OverBudgetError, RecordError, UnpricedError, UsageError
+from pytest_benchflow.pricing import Price
 from pytest_benchflow.records.attempts import attempts_of
 from pytest_benchflow.records.job import rollouts_of
 from pytest_benchflow.records.values import integer, mapping, number
+from pytest_benchflow.training.account import costs
+from pytest_benchflow.training.threads import classify_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,17 +20,48 @@ if TYPE_CHECKING:
 
 
 class _Spent(NamedTuple):
-    """What a finished rollout has cost in US dollars, the unknown exchanges each as its dearest known one."""
+    """What a rollout has cost in US dollars, beside `unknown` exchanges of which nobody can tell."""
 
-    usd: float
-    reserved: int = 0  # exchanges of unknown cost that `usd` has an amount for
-    blind: str | None = None  # why nothing can be said of the rest
+    known: float
+    dearest: float | None = None  # the most that one exchange is known to have cost
+    unknown: int = 0
+    blind: str | None = None  # why nothing can be said of those
+
+
+class _UnderWay:
+    """What a rollout without a verdict has cost; of its log only what is new is read."""
+
+    def __init__(self) -> None:
+        self._read = 0  # bytes of the log
+        self._lines = 0
+        self._spent = _Spent(0.0)
+
+    def look(self, log: Path, price: Price) -> _Spent:
+        """Return what the exchanges recorded so far cost. Raises: OSError."""
+        with log.open("rb") as file:
+            file.seek(self._read)
+            exchanges = []
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # it is being written
+                exchanges.append(classify_line(self._lines, line))
+                self._read += len(line)
+                self._lines += 1
+        told, before = costs(exchanges, price), self._spent
+        self._spent = _Spent(
+            before.known + told["known_usd"],
+            max(before.dearest or 0.0, told["dearest_usd"] or 0.0) or None,
+            before.unknown + told["n_unpriced"],
+            before.blind or told["unpriced"],
+        )
+        return self._spent
 
 
 class Budget:
     """US dollars that the session `session_id` may spend in a job; None: any amount.
 
-    Rollouts that are under way when the limit is reached finish, so that a little more may be spent.
+    Rollouts that are under way count with what they have recorded. When the limit is reached they finish, so that a
+    little more may be spent.
     """
 
     def __init__(self, job_dir: Path, session_id: str, limit: float | None) -> None:
@@ -36,6 +70,8 @@ class Budget:
         self._limit = limit
         # Attempts of this session, by rollout and time of the result: no longer looked into.
         self._finished: dict[tuple[str, int], _Spent] = {}
+        # By name and start, which stay when an attempt moves.
+        self._under_way: dict[tuple[Any, Any], _UnderWay] = {}
 
     def check(self, cell: Cell) -> None:
         """Raise OverBudgetError when no further rollout may start, UsageError for a model whose price is unknown."""
@@ -45,26 +81,50 @@ class Budget:
             cell.config.prices.of(cell.model)
         except UnpricedError as error:
             raise UsageError(f"--benchflow-max-cost cannot hold: {error}") from None
-        self._look()
-        for (name, _), each in self._finished.items():
-            if each.blind:
+        found = self._look()
+        dearest = max((each.dearest or 0.0 for _, each in found), default=0.0)
+        spent = reserved = 0.0
+        for name, each in found:
+            most = each.dearest or dearest
+            if each.blind and not (each.unknown and most):
                 raise OverBudgetError(
                     f"not started: --benchflow-max-cost cannot hold, for what {name} cost is not known: {each.blind}"
                 )
-        spent = sum(each.usd for each in self._finished.values())
-        reserved = sum(each.reserved for each in self._finished.values())
+            spent += each.known + each.unknown * most
+            reserved += each.unknown
         if spent >= self._limit:
-            how = f" ({reserved} of unknown cost counted as the dearest exchange of their rollout)" if reserved else ""
+            how = f" ({reserved:g} of unknown cost counted as the dearest exchange of their rollout)"
             raise OverBudgetError(
-                f"not started: this session has spent ${spent:.4f}{how}, and --benchflow-max-cost is ${self._limit:g}"
+                f"not started: this session has spent ${spent:.4f}{how if reserved else ''}, and --benchflow-max-cost "
+                f"is ${self._limit:g}"
             )
 
-    def _look(self) -> None:
+    def _look(self) -> list[tuple[str, _Spent]]:
+        """Return what each attempt of this session has cost so far."""
+        under_way = []
         for rollout in rollouts_of(self._job_dir):
             for attempt in (*attempts_of(rollout.dir), rollout):
                 key = (rollout.path.name, _written(attempt))
-                if key not in self._finished and (spent := self._spent(attempt)) is not None:
+                if key in self._finished:
+                    continue
+                if (spent := self._spent(attempt)) is not None:
                     self._finished[key] = spent
+                elif (so_far := self._so_far(attempt)) is not None:
+                    under_way.append((rollout.path.name, so_far))
+        return [*((name, each) for (name, _), each in self._finished.items()), *under_way]
+
+    def _so_far(self, attempt: Rollout) -> _Spent | None:
+        """Return what an attempt of this session without a verdict has cost, None for any other."""
+        try:
+            if attempt.config.get("session_id") != self._session_id or attempt.config.get("price") is None:
+                return None
+            begun = attempt.config.get("rollout_name"), attempt.config.get("started_at")
+            known = self._under_way.setdefault(begun, _UnderWay())
+            return known.look(attempt.dir.llm, Price.of_json(attempt.config["price"]))
+        except UnpricedError as error:
+            return _Spent(0.0, blind=str(error))
+        except (RecordError, OSError):
+            return None  # nothing is recorded yet
 
     def _spent(self, rollout: Rollout) -> _Spent | None:
         """Return what a finished rollout of this session has cost, None for any other."""
@@ -80,7 +140,7 @@ class Budget:
         unknown = integer(cost.get("n_unpriced"))
         if known is None or unknown is None or (unknown and dearest is None):
             return _Spent(known or 0.0, blind=str(cost.get("unpriced") or "it was not added up"))
-        return _Spent(known + unknown * (dearest or 0.0), unknown)
+        return _Spent(known, dearest, unknown)
 
 
 def _written(attempt: Rollout) -> int:

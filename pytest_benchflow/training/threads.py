@@ -120,6 +120,14 @@ def analyse(log: Log) -> tuple[list[Exchange], TurnTree]:
     return exchanges, tree
 
 
+def classify_line(index: int, line: bytes) -> Exchange:
+    """Return the exchange of one line by itself: how it ended and what it used, not where it belongs."""
+    try:
+        return _classify(index, mapping(loads(line)))
+    except Exception as error:
+        return Exchange(index, (index, index), "error", _said(error), torn=True, untold="it cannot be read")
+
+
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
@@ -162,6 +170,8 @@ def _untold(record: dict[str, Any], status: int | None, usage: Usage | None) -> 
         # A request without a body was never sent on.
         return None if mapping(record.get("request")).get("body") is None else "it has no answer"
     metadata = mapping(record.get("metadata"))
+    if metadata.get("upstream_unanswered"):
+        return "it was sent, and no answer came"
     upstream = integer(metadata.get("upstream_status"))
     if upstream is not None and upstream < 400 <= status:
         return "its answer broke off"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,27 @@ def test_a_provider_that_cannot_be_reached_is_a_502_in_the_agents_format(tmp_pat
             answer = await agent.post(asking("x"), path)
             assert answer.status == 502
             assert f"127.0.0.1:{port}" in answer.json["error"]["message"]
-            assert agent.records()[0]["error"]["type"] == "provider"
+            (record,) = agent.records()
+            assert record["error"]["type"] == "provider"
+            # Nobody got it, so that nobody bills it.
+            assert "upstream_unanswered" not in record["metadata"]
+
+    run(work())
+
+
+def test_a_provider_that_hangs_up_on_a_request_may_bill_it(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.close()
+
+    async def work() -> None:
+        provider = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port = provider.sockets[0].getsockname()[1]
+        async with provider, door(tmp_path, HttpUpstream(f"http://127.0.0.1:{port}", api_key="k", model="m")) as agent:
+            assert (await agent.post(asking("x"))).status == 502
+            (record,) = agent.records()
+            assert record["error"]["type"] == "provider"
+            assert record["metadata"]["upstream_unanswered"] is True
 
     run(work())
 

@@ -78,6 +78,7 @@ def refused(status: int, **metadata: Any) -> Any:
         (broken_off, "exchange 1: its answer broke off"),
         (refused(504, upstream_timeout=2.0), "exchange 1: its answer did not come in time"),
         (refused(502, upstream={"status": 200}), "exchange 1: its answer could not be translated"),
+        (refused(502, upstream_unanswered=True), "exchange 1: it was sent, and no answer came"),
         (lambda record: record["response"]["body"].pop("usage"), "exchange 1: the provider tells no usage"),
         (
             lambda record: record["response"]["body"]["usage"].pop("prompt_tokens"),
@@ -94,6 +95,7 @@ def refused(status: int, **metadata: Any) -> Any:
         "broken-off",
         "too-late",
         "untranslatable",
+        "unanswered",
         "no-usage",
         "half-a-usage",
         "cache-without-a-price",

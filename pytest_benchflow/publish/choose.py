@@ -19,6 +19,7 @@ from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.records.secrets import secrets_in
+from pytest_benchflow.records.slots import claimed_name
 from pytest_benchflow.records.values import integer, mapping
 from pytest_benchflow.report.review import review_rollout
 
@@ -108,6 +109,8 @@ def copied(root: Path, rules: Rules, redactor: Redactor) -> Iterator[tuple[Chose
         rundir = RunDir(Path(directory) / root.name)
         rundir.path.mkdir()
         left = copy_rollout(root, rundir.path)
+        if (own := claimed_name(rundir.path)) != root.name:
+            raise Skipped("copy", f"its records are those of {own}, which counts where it was made")
         review = _judged(rundir.path, rules, "unhealthy")
         _check_audit(review, rules)
         # Before anything is taken out of it: the id stays when more is known of what a secret looks like.

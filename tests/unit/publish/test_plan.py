@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import json
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -240,6 +241,14 @@ def test_canaries_go_apart_and_are_not_counted(tmp_path: Path) -> None:
     assert (plan.counts["rollouts"], plan.counts["canaries"]) == (1, 1)
     with pytest.raises(UsageError, match=r"is a canary, which goes apart.*a part \{canaries\}"):
         plan_of(tmp_path, template="{task}__{id8}")
+
+
+def test_a_copy_stays_here(tmp_path: Path) -> None:
+    answered("one", tmp_path, config_with={"rollout_name": "one"})
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    plan = plan_of(tmp_path)
+    assert [unit.chosen.root.name for unit in plan.units] == ["one"]
+    assert plan.counts["left_out"] == {"copy": 1}
 
 
 def test_the_same_rollout_twice_is_refused(tmp_path: Path) -> None:

@@ -281,6 +281,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
                 terminalreporter.write_line(line, red=True)
     for each in config.stash.get(_LIMITS, ()):
         terminalreporter.write_line(each.text, green=each.holds, red=not each.holds)
+    if report is not None and report.summaries:
+        from pytest_benchflow.collect.github import tell_of_rollouts
+
+        tell_of_rollouts(terminalreporter, config, report, [each.text for each in config.stash.get(_LIMITS, ())])
     if config.option.collectonly and config.get_verbosity() >= 0:
         from pytest_benchflow.collect.matrix_view import write_matrix
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.collect.findings import PREFIX, judge_findings
+from pytest_benchflow.collect.github import tell_of_reviews
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.rundir import RunDir, is_run
 from pytest_benchflow.report.text import printable
@@ -54,6 +55,7 @@ class Reviews:
         self.rebuild = rebuild
         self._gate = Gate(config, len(self.rollouts))
         self._heard: list[tuple[Summary, str | None]] = []
+        self._findings: dict[str, list[dict[str, Any]]] = {}  # by directory
         self._missing: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -111,6 +113,7 @@ class Reviews:
             terminalreporter.write_line(line)
         for line in self._missing:
             terminalreporter.write_line(line, red=True)
+        tell_of_reviews(terminalreporter, [each for each, _ in heard], self._findings, self._missing)
 
     def _hear(self, report: pytest.TestReport) -> None:
         from pytest_benchflow.report.summary import Summary
@@ -118,7 +121,9 @@ class Reviews:
         for name, value in report.user_properties:
             if name == _PROPERTY:
                 told = json.loads(str(value))
-                self._heard.append((Summary.of_dict(told["summary"]), told["audit"]))
+                summary = Summary.of_dict(told["summary"])
+                self._heard.append((summary, told["audit"]))
+                self._findings[summary.directory] = told["findings"]
 
 
 class _InARun(pytest.Collector):
@@ -202,6 +207,7 @@ class RunFile(_InARun, pytest.File):
         told = {
             "summary": summary.as_dict(),
             "audit": audit_text(review.audit) if review.audit else None,
+            "findings": [finding.as_json() for finding in report.findings],
             "ran": report.ran,
             "not_applicable": report.not_applicable,
         }

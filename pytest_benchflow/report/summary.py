@@ -127,6 +127,8 @@ class Summary:
             "directory": self.directory,
         }
         values |= {"kept": "of an earlier session"} if self.earlier else {}
+        if self.category is not None:
+            values["category"] = self.category
         shown = {name: UNKNOWN if value is None else printable(value) for name, value in values.items()}
         return [(f"benchflow_{name}", value) for name, value in shown.items()]
 

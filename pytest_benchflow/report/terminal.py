@@ -69,6 +69,16 @@ class RolloutReport:
         return self.all_skipped or bool(self._unstarted)
 
     @property
+    def summaries(self) -> list[Summary]:
+        """Return what the rollouts came to, in the order of their directories."""
+        return [self._rollouts[directory] for directory in sorted(self._rollouts)]
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Return how many cells left no rollout, by why: they cannot run here, or were not started."""
+        return {"skipped": len(self._reasons), "not started": len(self._unstarted)}
+
+    @property
     def unstarted(self) -> bool:
         """Tell whether rollouts that could run here were not started."""
         return bool(self._unstarted)
@@ -223,7 +233,7 @@ class RolloutReport:
             terminal.write_line(f"  and {len(reasons) - _REASONS} other reasons, which pytest -rs shows")
 
     def _write_table(self, terminal: pytest.TerminalReporter) -> None:
-        summaries = [self._rollouts[directory] for directory in sorted(self._rollouts)]
+        summaries = self.summaries
         terminal.write_sep("=", "rollouts")
         width = self._config.get_terminal_writer().fullwidth
         rows = table(summaries, width)

@@ -90,7 +90,10 @@ def how_to_go_on(job_dir: Path, settings: Settings, config: pytest.Config) -> li
     given = _shown([str(each) for each in config.invocation_params.args])
     added = [f"--benchflow-job-name={settings.job_name}"] if config.option.benchflow_job_name is None else []
     added += ["--benchflow-resume"] if getattr(config.option, "benchflow_resume", None) is None else []
-    return [*lines, f"  then go on, with what is healthy kept: {shlex.join(['pytest', *given, *added])}"]
+    if not any(faults.values()):
+        return []  # what is missing are canaries themselves
+    when = "then go on" if lines else "when that is put right, go on"
+    return [*lines, f"  {when}, with what is healthy kept: {shlex.join(['pytest', *given, *added])}"]
 
 
 def _shown(arguments: Sequence[str]) -> list[str]:

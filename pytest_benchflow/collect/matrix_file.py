@@ -222,7 +222,7 @@ def _typed(kind: str, value: Any, place: str, choices: tuple[str, ...]) -> Any:
         _refuse(place, value, f"one of: {', '.join(choices)}")
     if kind == "str" and not value:
         _refuse(place, value, noun)
-    return value
+    return float(value) if kind == "float" else value
 
 
 def _texts(value: Any, place: str) -> tuple[str, ...]:

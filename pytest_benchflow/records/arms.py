@@ -104,7 +104,7 @@ def arms_of(job_dir: Path, rollouts: Iterable[Rollout], found: Coverage) -> list
         config, result = _read(rollout)
         told = planned.get(rollout.path.name) or {**config, "task": result.get("task_name") or config.get("task_name")}
         arm = _arm(arms, told)
-        arm.note(str(told.get("task")), str(result.get("verdict") or "unhealthy"), rollout.reward if result else None)
+        arm.note(str(told.get("task")), counted_as(result), rollout.reward if result else None)
         _add_use(arm, rollout, mapping(result.get("agent_result")))
         arm.versions[version if isinstance(version := config.get("agent_version"), str) else None] += 1
         for name, value in mapping(result.get("timing")).items():
@@ -143,6 +143,12 @@ def cost_record(known: float, unpriced: int) -> dict[str, float | int | None]:
     """Return a sum of costs in US dollars for a JSON file; there is no total where one of them is not known."""
     known = round(known, 10)
     return {"total": None if unpriced else known, "priced_subtotal": known, "unpriced": unpriced}
+
+
+def counted_as(result: Mapping[str, Any]) -> str:
+    """Return the verdict that a result counts as: what is not known to be healthy is not."""
+    verdict = result.get("verdict")
+    return verdict if isinstance(verdict, str) and verdict in HEALTHY_VERDICTS else "unhealthy"
 
 
 def calls_model(rollout: Rollout) -> bool:

@@ -6,7 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
-from pytest_benchflow.records.arms import arms_of, calls_model, cost_record, is_paid, skill_lifts, token_record
+from pytest_benchflow.records.arms import (
+    arms_of,
+    calls_model,
+    cost_record,
+    counted_as,
+    is_paid,
+    skill_lifts,
+    token_record,
+)
 from pytest_benchflow.records.attempts import earlier_attempts
 from pytest_benchflow.records.coverage import coverage, planned_cells
 from pytest_benchflow.records.files import write_whole
@@ -103,7 +111,7 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0, missing: int = 0
             unpriced += is_paid(rollout)
             without_tokens += calls_model(rollout)
             continue
-        verdict = str(result.get("verdict") or "unhealthy")
+        verdict = counted_as(result)
         verdicts[verdict] += 1
         if verdict not in HEALTHY_VERDICTS:
             categories[str(result.get("verdict_category") or "unknown")] += 1

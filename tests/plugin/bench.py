@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import jsonschema
+
+from pytest_benchflow import records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     import pytest
+
+SUMMARY_SCHEMA = json.loads((Path(records.__file__).with_name("summary.schema.json")).read_text("utf-8"))
 
 # The work is to write "done" into /app/out.txt; the reward is 1 for it and 0 for anything else.
 TASK_TOML = 'schema_version = "1.4"\n[verifier]\nnetwork_mode = "no-network"\n'
@@ -72,8 +78,11 @@ class Bench:
         (self.path / "pytest.ini").write_text("\n".join(["[pytest]", *lines]) + "\n", encoding="utf-8")
 
     def run(self, *arguments: str) -> pytest.RunResult:
-        """Run pytest in a process of its own."""
-        return self.pytester.runpytest_subprocess(*arguments)
+        """Run pytest in a process of its own; whatever it came to, each summary it wrote has the form that is told."""
+        done = self.pytester.runpytest_subprocess(*arguments)
+        for summary in self.path.glob("*/*/summary.json"):
+            jsonschema.validate(json.loads(summary.read_text("utf-8")), SUMMARY_SCHEMA)
+        return done
 
     def look(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in this process: for what ends before a rollout begins."""

@@ -84,6 +84,7 @@ def test_matrix_and_digests_follow_from_what_is_asked_for(bench: Bench, workers:
             "skills": "default",
             "reasoning_effort": None,
             "trial": trial,
+            "canary": False,
         }
         for task in ("alpha", "beta")
         for agent, model in cells

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.rollout.reaper import Situation, decide
+from pytest_benchflow.sandboxes._docker import inhabited
 from pytest_benchflow.sandboxes._labels import SCRATCH, owner_of
 from pytest_benchflow.sandboxes.docker import backend
 from tests.contracts.sandboxrig import Rig, make_task
@@ -160,6 +161,18 @@ def test_a_container_that_somebody_removed_is_an_error_that_says_so(rig: Rig, ap
     api.remove_container(found["Id"], force=True)
     with pytest.raises(SandboxError, match="is gone; somebody removed it"):
         rig.sh(sandbox, "true")
+
+
+def test_what_is_fetched_from_a_full_disk_is_not_taken_for_whole(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sandbox = rig.create()
+    rig.sh(sandbox, "echo half >/tmp/it")
+    rig.run(sandbox.download("/tmp/it", tmp_path / "first"))
+    assert (tmp_path / "first").read_text() == "half\n"
+    monkeypatch.setattr(inhabited, "LEAST_BYTES", 1 << 60)
+    with pytest.raises(SandboxError, match="Docker engine's disk is full"):
+        rig.run(sandbox.download("/tmp/it", tmp_path / "second"))
 
 
 def test_a_volume_that_a_killed_process_asked_with_is_found_and_removed(api: Any, rig: Rig) -> None:

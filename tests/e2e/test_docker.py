@@ -193,6 +193,7 @@ def test_an_engine_without_space_is_told_by_what_it_could_not_do(
     docker_engine: str, machine: Machine, make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dockerd = Dockerd(tmp_path / "dockerd.log", megabytes=160)
+    door = Door(dockerd.address)
     try:
         assert dockerd.start()
         import_image(dockerd.address, tmp_path, STAND_IN)
@@ -200,16 +201,20 @@ def test_an_engine_without_space_is_told_by_what_it_could_not_do(
         root = lay_out(make_task, seconds=0)
         (solution,) = root.glob("*/*/solution/solve.sh")
         solution.write_text("#!/bin/sh\necho 42 >/app/answer\nhead -c 1000000000 /dev/zero >/app/filler\ntrue\n")
-        session = machine.pytest(*ASKED, "--benchflow-agent=oracle", "--benchflow-job-name=full", cwd=root)
-        output, _ = session.communicate(timeout=120)
-        assert session.returncode == 1, output
-        (result,) = (json.loads(path.read_text()) for path in root.glob("jobs/full/*/result.json"))
-        # Nothing can be written any more, a reward neither: what is known is kept, and nothing is taken for a score.
-        assert (result["verdict"], result["rewards"]) == ("unhealthy", None)
-        assert "reward.txt holds ''" in result["verifier_error"]
-        (said,) = root.glob("jobs/full/*/agent/stderr.txt")
-        assert "No space left on device" in said.read_text()
-        assert events(root / "jobs/full") == ["create", "created", "deleted"]
+        for job, address in (("beside", dockerd.address), ("elsewhere", door.address)):
+            monkeypatch.setenv("DOCKER_HOST", address)
+            session = machine.pytest(*ASKED, "--benchflow-agent=oracle", f"--benchflow-job-name={job}", cwd=root)
+            output, _ = session.communicate(timeout=120)
+            assert session.returncode == 1, output
+            (result,) = (json.loads(path.read_text()) for path in root.glob(f"jobs/{job}/*/result.json"))
+            # Nothing can be written any more, a reward neither: what is known is kept, nothing is taken for a score.
+            assert (result["verdict"], result["rewards"]) == ("unhealthy", None)
+            assert (result["error_category"], result["verifier_error"]) == ("sandbox", None)
+            assert result["error"].startswith("the Docker engine's disk is full; `docker system prune` makes room")
+            (said,) = root.glob(f"jobs/{job}/*/agent/stderr.txt")
+            assert "No space left on device" in said.read_text()
+            assert events(root / "jobs" / job) == ["create", "created", "deleted"]
+        monkeypatch.setenv("DOCKER_HOST", dockerd.address)
         (place,) = root.glob("*/*/environment")
         (place / "filler").write_bytes(os.urandom(1 << 20) * 170)
         (place / "Dockerfile").write_text(f"FROM {STAND_IN}\nCOPY filler /filler\n")
@@ -218,6 +223,7 @@ def test_an_engine_without_space_is_told_by_what_it_could_not_do(
         (result,) = (json.loads(path.read_text()) for path in root.glob("jobs/large/*/result.json"))
         assert "cannot be built: the Docker engine's disk is full; `docker system prune` makes room" in result["error"]
     finally:
+        door.close()
         dockerd.remove()
 
 

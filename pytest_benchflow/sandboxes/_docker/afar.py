@@ -12,7 +12,13 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import SandboxError
-from pytest_benchflow.sandboxes._docker.inhabited import ENDED, RUN_VARIABLE, SHARED_DIRECTORIES, STICKY_DIRECTORIES
+from pytest_benchflow.sandboxes._docker.inhabited import (
+    ENDED,
+    LEAST_BYTES,
+    RUN_VARIABLE,
+    SHARED_DIRECTORIES,
+    STICKY_DIRECTORIES,
+)
 from pytest_benchflow.sandboxes._files import MAX_BYTES, MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -54,6 +60,15 @@ while [ $turn -lt 60 ]; do
     sleep 0.05 2>/dev/null || sleep 1
 done
 exit 3
+"""
+# A disk that is full takes what fits into a block that a file has already.
+_TRY_TO_WRITE = """\
+file=/.benchflow-room-$$ left=$1
+while [ $left -gt 0 ]; do
+    echo 123456789012345678901234567890123456789012345678901234567890123 || { rm -f $file; exit 1; }
+    left=$((left - 64))
+done >$file 2>/dev/null || exit 1
+rm -f $file
 """
 
 
@@ -140,6 +155,10 @@ class Afar(Copies):
 
     def check_user(self, user: str | int) -> None:
         """Leave it to the engine, which names a user that the image has not when a command is started."""
+
+    def has_room(self) -> bool:
+        """Tell whether a small file can still be written: the engine does not say how full its disk is."""
+        return self._run(["/bin/sh", "-c", _TRY_TO_WRITE, "sh", str(LEAST_BYTES)])[0] == 0
 
     def lay_out(self, workdir: str) -> None:
         """Make the directories that every task may rely on; those of the image stay as they are."""

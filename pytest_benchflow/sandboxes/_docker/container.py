@@ -71,6 +71,9 @@ class Inside(Protocol):
     def is_file(self, path: str) -> bool:
         """Tell whether a file is at `path`."""
 
+    def has_room(self) -> bool:
+        """Tell whether a small file can still be written, True where nobody knows. Raises: SandboxError."""
+
     def lay_out(self, workdir: str) -> None:
         """Make the directories that every task may rely on."""
 
@@ -380,8 +383,17 @@ class DockerSandbox:
         await self._in_thread(lambda inside: inside.copy_in(source, target))
 
     async def download(self, source: str, target: Path) -> None:
-        """Copy a file or directory out; links are not followed. Raises: FileNotFoundError when it is not there."""
-        await self._in_thread(lambda inside: inside.copy_out(source, target))
+        """Copy a file or directory out; links are not followed.
+
+        Raises: FileNotFoundError when it is not there, SandboxError when the engine's disk is full.
+        """
+
+        def copy(inside: Inside) -> None:
+            inside.copy_out(source, target)
+            if not inside.has_room():  # what was copied may be the half of what was to be written
+                raise SandboxError("the Docker engine's disk is full; `docker system prune` makes room")
+
+        await self._in_thread(copy)
 
     async def remove(self, path: str) -> None:
         """Remove a file or directory; nothing happens when it is not there.

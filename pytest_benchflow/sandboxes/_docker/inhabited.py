@@ -20,6 +20,7 @@ from pytest_benchflow.sandboxes._local.accounts import find_account
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LEAST_BYTES = 8192
 RUN_VARIABLE = "BENCHFLOW_RUN"
 SHARED_DIRECTORIES = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 STICKY_DIRECTORIES = ("/tmp", "/var/tmp")  # noqa: S108 - of the sandbox
@@ -128,6 +129,12 @@ class Inhabited:
                     return os.access(name, os.R_OK, dir_fd=directory)
             except (OSError, SandboxError):
                 return False
+
+    def has_room(self) -> bool:
+        """Tell whether a small file can still be written to the container's root."""
+        with self.files() as files:
+            found = os.statvfs(files.root)
+        return found.f_bavail * found.f_frsize >= LEAST_BYTES
 
     def lay_out(self, workdir: str) -> None:
         """Make the directories that every task may rely on; those of the image stay as they are."""

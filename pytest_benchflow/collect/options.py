@@ -358,13 +358,19 @@ def _check_distinct(settings: Settings, config: pytest.Config) -> None:
 
 
 def _check_agent_env(settings: Settings) -> None:
-    """Refuse a bare KEY that the host does not set, and two reasoning efforts. Raises: pytest.UsageError."""
+    """Refuse a bare KEY that the host does not set, and reasoning efforts that differ, or that an agent does not know.
+
+    Raises: pytest.UsageError.
+    """
+    from pytest_benchflow.rollout.cell import check_effort
     from pytest_benchflow.rollout.config import asked_effort
     from pytest_benchflow.rollout.plan import agent_environment, parts
 
     try:
         for part in parts(settings):
-            asked_effort(part.reasoning_effort or settings.reasoning_effort, agent_environment(settings))
+            effort = asked_effort(part.reasoning_effort or settings.reasoning_effort, agent_environment(settings))
+            for agent in part.agent or settings.agents:
+                check_effort(agent, effort)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
 

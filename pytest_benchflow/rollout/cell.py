@@ -106,7 +106,7 @@ def resolve(config: RolloutConfig, *, route: Route | None = None) -> Cell:
             raise UnsupportedError(reason)
     environment = expand_env(task.environment.env, host_variable)
     _check_required(config, environment)
-    _check_effort(config)
+    check_effort(config.agent_name, config.reasoning_effort)
     return Cell(
         config=config,
         task=task,
@@ -180,14 +180,13 @@ def _check_required(config: RolloutConfig, environment: Mapping[str, str]) -> No
         )
 
 
-def _check_effort(config: RolloutConfig) -> None:
+def check_effort(agent: str, effort: str | None) -> None:
     """Refuse a reasoning effort that the agent cannot ask its model for. Raises: UsageError naming those it can."""
-    manifest = find(config.agent_name)
+    manifest = find(agent)
     efforts = manifest.host.efforts if manifest else ()
-    if config.reasoning_effort and efforts and config.reasoning_effort not in efforts:
+    if effort and efforts and effort not in efforts:
         raise UsageError(
-            f"the reasoning effort is {config.reasoning_effort!r}; the agent {config.agent_name} can ask its model for "
-            f"{', '.join(efforts)}"
+            f"the reasoning effort is {effort!r}; the agent {agent} can ask its model for {', '.join(efforts)}"
         )
 
 

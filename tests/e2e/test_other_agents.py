@@ -207,7 +207,7 @@ def test_an_effort_that_an_agent_cannot_ask_for_is_a_usage_error(machine: Machin
     asked = ["tasks/csv-report", "--benchflow-agent=gemini", "--benchflow-reasoning-effort=max", "-k", "rollout"]
     session = machine.pytest(*asked, f"--benchflow-jobs-dir={tmp_path}", cwd=ROOT)
     output, _ = session.communicate(timeout=60)
-    assert session.returncode == 1
+    assert session.returncode == 4
     sentence = "the agent gemini can ask its model for minimal, low, medium, high"
     assert f"the reasoning effort is 'max'; {sentence}" in output
     assert list(tmp_path.glob("*/*/trajectory")) == []

@@ -68,3 +68,10 @@ def test_a_disagreement_is_refused_before_anything_starts(
     bench.task()
     bench.refused("tasks", "--benchflow-agent=nop", *options, says=says)
     assert not (bench.path / "jobs").exists()
+
+
+def test_one_that_an_agent_cannot_ask_for_is_refused_before_anything_starts(bench: Bench) -> None:
+    bench.task()
+    says = "the reasoning effort is 'max'; the agent gemini can ask its model for minimal, low, medium, high"
+    bench.refused("tasks", "--benchflow-agent=nop", "--benchflow-agent=gemini", f"{OPTION}max", says=says)
+    assert not (bench.path / "jobs").exists()

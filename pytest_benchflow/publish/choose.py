@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError, UsageError
-from pytest_benchflow.publish.staging import clean, copy_rollout, describe, published
+from pytest_benchflow.publish.staging import clean, copy_rollout, describe, prune, published
 from pytest_benchflow.records.audit import trace_digest
 from pytest_benchflow.records.coverage import runs_of
 from pytest_benchflow.records.files import strange_files
@@ -171,10 +171,10 @@ def _cleaned(rundir: RunDir, redactor: Redactor, rules: Rules, *, audited: bool)
         raise Skipped("secret", f"{'; '.join(done.secrets[:_LISTED])}{more}")
     if done.broken:
         raise Skipped("redaction_breaks", f"without its secrets {done.broken[0]} would be no JSON any more")
-    if done.redacted:
-        if audited and trace_digest(rundir) != before:
-            raise Skipped("audit_void", "the trace that was audited holds secrets, and would go without them")
-        _judged(rundir.path, rules, "redacted_is_unhealthy")
+    if audited and done.redacted and trace_digest(rundir) != before:
+        raise Skipped("audit_void", "the trace that was audited holds secrets, and would go without them")
+    if prune(rundir) or done.redacted:
+        _judged(rundir.path, rules, "unhealthy_as_published")
     return done.redacted
 
 

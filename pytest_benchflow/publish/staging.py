@@ -77,10 +77,19 @@ def copy_rollout(root: Path, target: Path) -> dict[str, str]:
 def published(rundir: RunDir) -> Iterator[Path]:
     """Yield the files of a copied rollout that are its records, in the order of their names."""
     plain = (rundir.audit, rundir.config, rundir.prompts, rundir.result, rundir.row, rundir.rewards, rundir.timing)
-    deep = (rundir.agent_logs, rundir.artifacts, rundir.llm.parent, rundir.verifier)
+    deep = (rundir.agent_logs, rundir.artifacts, rundir.llm.parent, rundir.regrades, rundir.verifier)
     found = [path for path in plain if path.is_file()]
     found += [path for place in deep for path in place.rglob("*") if path.is_file()]
     yield from sorted(found)
+
+
+def prune(rundir: RunDir) -> bool:
+    """Remove from a copied rollout what is not published; tell whether there was anything."""
+    going = set(published(rundir))
+    staying = [path for path in rundir.path.rglob("*") if path.is_file() and path not in going]
+    for path in staying:
+        path.unlink()
+    return bool(staying)
 
 
 def clean(rundir: RunDir, redactor: Redactor, *, thorough: bool) -> Cleaned:

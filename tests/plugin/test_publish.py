@@ -368,7 +368,7 @@ def test_a_killed_publication_is_finished_by_the_next(
         (ramp / word / "artifacts").mkdir()
         (ramp / word / "artifacts" / "large.txt").write_text(word * 3000, "utf-8")
     command = [sys.executable, "-c", KILLED, "publish", str(ramp), "--repo", "org/set"]
-    environment = os.environ | hub.environ | {"HF_HOME": str(tmp_path / "home")}
+    environment = os.environ | hub.environ | {"HF_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}
     running: list[subprocess.Popen[bytes]] = []
 
     def kill() -> None:

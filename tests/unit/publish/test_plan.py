@@ -233,6 +233,12 @@ def test_files_that_cannot_be_searched_or_are_no_records_stay_here(tmp_path: Pat
     assert {name for name in names if name.startswith(("artifacts", "attempts", "sandbox"))} == {"artifacts/ok.txt"}
 
 
+def test_what_would_not_be_healthy_without_its_secrets_stays_here(tmp_path: Path) -> None:
+    answered("one", tmp_path)
+    plan = plan_of(tmp_path, "assistant")
+    assert [reason.rpartition("_")[0] for reason in plan.counts["left_out"]] == ["unhealthy_as_published"]
+
+
 def test_canaries_go_apart_and_are_not_counted(tmp_path: Path) -> None:
     answered("one", tmp_path, config_with={"canary": True})
     answered("two", tmp_path, config_with={"canary": "yes"})

@@ -75,9 +75,10 @@ class Canaries:
             if fault is not None:
                 raise HeldBackError(f"not started: the canary {name} {fault}")
         if not canaries:
+            agent, model, _skills = _arm(config)
             raise HeldBackError(
-                f"not started: no canary is planned for {config.agent_name} with the model {config.model}, so nothing "
-                "tells that they are fine; --benchflow-canary takes tasks that they run too"
+                f"not started: no canary is planned for {agent} with the model {model}, so nothing tells that they are "
+                "fine; --benchflow-canary takes tasks that they run too"
             )
         return [canary for canary in canaries if canary.name not in faults] or None
 
@@ -116,12 +117,9 @@ class Canaries:
 
     def _of(self, config: RolloutConfig) -> list[Canary]:
         """Return the canaries of an arm; those of another skill mode where the tasks have none in this one."""
-        same = [
-            canary
-            for canary in self._canaries()
-            if (canary.config.agent_name, canary.config.model) == (config.agent_name, config.model)
-        ]
-        return [canary for canary in same if canary.config.skills == config.skills] or same
+        arm = _arm(config)
+        same = [canary for canary in self._canaries() if _arm(canary.config)[:2] == arm[:2]]
+        return [canary for canary in same if _arm(canary.config) == arm] or same
 
     def _is_done(self, canary: Canary) -> bool:
         """Tell whether it is known what became of a canary, or that nothing will."""
@@ -169,6 +167,10 @@ class Canaries:
             self._faults[canary.name] = "was not run by any process of this session"
             return True
         return False
+
+
+def _arm(config: RolloutConfig) -> tuple[str, str, str]:
+    return config.arm or (config.agent_name, config.model, config.skills)
 
 
 def fault_of(outcome: Rollout | BenchflowError, *, audited: bool) -> str | None:

@@ -72,7 +72,8 @@ class RolloutConfig:
     agent_env: Mapping[str, str] = field(default_factory=dict)
     replay_strict: bool = False
     record: bool = False
-    canary: bool = False  # the rest of its agent, model and skill mode starts after it
+    canary: bool = False  # the rest of its arm starts after it
+    arm: tuple[str, str, str] | None = None  # agent, model and skill mode as planned, whatever a test makes of them
     prices: Prices = field(default_factory=Prices)
     # Added to the rollout's name where two tasks of a job share a directory name.
     distinguish: bool = False

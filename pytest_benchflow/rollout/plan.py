@@ -50,7 +50,8 @@ def plan(settings: Settings, task: Task, *, distinguish: bool = False) -> list[R
             for skills in skill_modes(part.skills or settings.skills, task):
                 for trial in range(1, (part.trials or settings.trials) + 1):
                     own = {name: _own(part, settings, name) for name in OWN_SETTINGS}
-                    cell = RolloutConfig(agent=agent, model=model, skills=skills, trial=trial, **common, **own)
+                    arm = (agent, model, skills)
+                    cell = RolloutConfig(agent=agent, model=model, skills=skills, trial=trial, arm=arm, **common, **own)
                     if any(_leaves_out(rule, cell, task) for rule in settings.exclude):
                         continue
                     known = found.setdefault(cell.cell_id, cell)

@@ -30,7 +30,7 @@ function drawHead() {
 }
 
 function card(name, value, more, extra) {
-  return el("div", { class: "card" }, el("h3", {}, name), el("p", { class: "big" }, known(value)), more ? el("p", { class: "quiet" }, more) : null, extra);
+  return el("div", { class: "card" }, el("h3", {}, name), el("p", { class: value.length > 9 ? "big long" : "big" }, known(value)), more ? el("p", { class: "quiet" }, more) : null, extra);
 }
 
 function drawTotals() {
@@ -99,7 +99,7 @@ function drawArms() {
     const lift = object(each.lift), spread = isNumber(lift.low) ? ` (${signed(lift.low)} to ${signed(lift.high)})` : "";
     return `Skills change the reward of ${armName({ agent: each.agent, model: each.model })} by ${isNumber(lift.mean) ? signed(lift.mean) : "an unknown amount"}${spread}, paired by task.`;
   });
-  byId("lift").textContent = visible(lifts.join(" "));
+  byId("lift").textContent = visible(lifts.join("\n"));
 }
 
 function versions(arm) {
@@ -118,7 +118,7 @@ function drawMatrix() {
     cells.get(key).push(entry);
   }
   const tasks = [...new Set([...shown.flatMap((arm) => Object.keys(object(arm.tasks))), ...rollouts.map((entry) => entry.task)])].sort();
-  const head = el("tr", {}, el("th", { scope: "col" }, "Task"), shown.map((arm) => el("th", { scope: "col", class: "arm", text: armName(arm) })));
+  const head = el("tr", {}, el("th", { scope: "col" }, "Task"), shown.map((arm) => el("th", { scope: "col", class: "arm" }, el("b", { text: arm.agent }), [arm.model === "none" ? null : arm.model, arm.skills === "default" ? null : `${arm.skills} skills`].filter(Boolean).join(" · "))));
   const body = tasks.map((task) => el("tr", {}, el("th", { scope: "row", title: task, text: shortTask(task) }), shown.map((arm) => el("td", {}, heatCell(task, arm, cells.get(JSON.stringify([task, arm.key])) || [])))));
   clear(byId("matrix"), el("caption", { class: "hidden" }, "Mean reward by task, agent, model and skills"), el("thead", {}, head), el("tbody", {}, body));
   const scale = el("span", { class: "scale", "aria-hidden": "true" }, el("i"), "0", el("span", { class: "ramp" }), "1");
@@ -138,7 +138,7 @@ function heatCell(task, arm, entries) {
   const share = scored ? Math.max(0, Math.min(1, told.mean_reward)) : 0;
   const tainted = scored && healthy < all - number(["skipped"]);
   return el("button", {
-    type: "button", class: `cell ${state}${tainted ? " partly" : ""}${share > 0.55 ? " deep" : ""}`, css: { "--share": `${Math.round(100 * share)}%` },
+    type: "button", class: `cell ${state}${tainted ? " partly" : ""}${share > 0.7 ? " deep" : ""}`, css: { "--share": `${Math.round(100 * share)}%` },
     "aria-label": `${task}, ${armName(arm)}: ${scored ? `mean reward ${label} of ${healthy} healthy` : label}; ${counted}`, title: `${counted}`,
     on: { click: () => filterTo({ task, arm }) },
   }, el("span", { class: "cell-value" }, label), el("span", { class: "marks" }, entries.length > 12 ? `${healthy}/${all}` : entries.map((entry) => mark(entry.verdict))));

@@ -23,7 +23,7 @@ def options_table() -> str:
     """Return every option with its help."""
     rows = ["| option | |", "|---|---|"]
     for option in OPTIONS:
-        value = "\\|".join(option.choices) if option.choices else option.metavar
+        value = "\\|".join(option.choices) if option.choices else (option.metavar or "").replace("|", "\\|")
         shown = option.flag + (f"={value}" if value and option.kind != "bool" else "")
         rows.append(f"| `{shown}` | {option.help.replace('|', chr(92) + '|')} |")
     return "\n".join(rows)

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.rollout.aside import whole
 from pytest_benchflow.rollout.ledger import NAME, Ledger, outlived, settle
 from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes._local.sessions import base_directory
@@ -68,20 +69,12 @@ class Host:
         self.scratch.close(keep=NAME if outlived(self.scratch.open() / NAME) else "")
 
     async def write_whole(self, write: Callable[..., T], *args: Any, begun: bool) -> tuple[T, bool]:
-        """Write records in a thread, to their end; return (result, whether it was interrupted meanwhile).
+        """Write records in a thread of their own, to their end; return (result, whether it was interrupted meanwhile).
 
         Raises: CancelledError when the records were not `begun`, and need not be.
         """
         work = self._writer.submit(contextvars.copy_context().run, functools.partial(write, *args))
-        ended, interrupted = asyncio.wrap_future(work), False
-        while not ended.done():
-            try:
-                await asyncio.wait([ended])
-            except asyncio.CancelledError:
-                if not begun and work.cancel():
-                    raise
-                interrupted = True
-        return ended.result(), interrupted
+        return await whole(asyncio.wrap_future(work), lambda: not begun and work.cancel())
 
     def use(self, backend: Backend) -> None:
         """Let go of what a backend holds when this host is left."""

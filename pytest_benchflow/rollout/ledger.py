@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pytest_benchflow import registry
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.journal import Journal, read_lines
 from pytest_benchflow.records.jsontext import loads
+from pytest_benchflow.rollout.aside import aside
 from pytest_benchflow.sandboxes._local.sessions import sessions
 
 if TYPE_CHECKING:
@@ -70,8 +72,8 @@ async def make(
     ledger: Ledger, job_dir: Path | None, backend: Backend, spec: SandboxSpec, facts: dict[str, Any]
 ) -> Sandbox:
     """Make a sandbox between its first two lines. Where none came of it, the last one follows, once that is proved."""
-    ledger.add(job_dir, "create", **facts)
     try:
+        await aside(functools.partial(ledger.add, job_dir, "create", **facts))
         sandbox = await backend.create(spec)
     except BaseException:
         if backend.dies_with_process or await asyncio.shield(asyncio.to_thread(_reap, facts, backend)):

@@ -18,6 +18,7 @@ from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.recover import recover_pending
 from pytest_benchflow.records.rundir import RunDir, new_job_name
 from pytest_benchflow.records.values import mapping, now
+from pytest_benchflow.rollout.aside import aside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -68,10 +69,19 @@ def _locked(file: IO[Any]) -> bool:
 @asynccontextmanager
 async def holding(rundir: RunDir) -> AsyncIterator[None]:
     """Wait for a rollout's directory, and hold it as `held` does."""
-    rundir.path.mkdir(parents=True, exist_ok=True)
-    with rundir.lock.open("a") as file:
-        await take_lock(file)
+    opened: list[IO[Any]] = []
+
+    def open_lock() -> None:
+        rundir.path.mkdir(parents=True, exist_ok=True)
+        opened.append(rundir.lock.open("a"))
+
+    try:
+        await aside(open_lock)
+        await take_lock(opened[0])
         yield
+    finally:
+        for file in opened:
+            file.close()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_benchflow.contracts import AgentContext, AgentOutcome, Mount, SandboxSpec
 from pytest_benchflow.errors import BenchflowError, ReplayMismatchError, SandboxError
 from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.rollout.aside import aside
 from pytest_benchflow.rollout.cell import resolve
 from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.job import begin_job
@@ -186,7 +187,7 @@ async def _work(
     config, task = state.cell.config, state.cell.task
     limits = time_limits(config, task, step)
     route = state.cell.route
-    state.prompt(step)
+    await aside(state.prompt, step)
     context = AgentContext(
         task=task,
         instruction=step.instruction,
@@ -257,14 +258,14 @@ async def _score(state: RolloutState, step: Step, sandbox: Sandbox) -> None:
         keep=state.dir.verifier / step.name if step.name else state.dir.verifier,
         redactor=state.redactor,
     )
-    state.scored(step, score)
+    await aside(state.scored, step, score)
 
 
 @asynccontextmanager
 async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncIterator[Sandbox]:
     """Make a sandbox and see that it is gone afterwards, whatever happens; each event goes into the ledger."""
     cell, host = state.cell, state.host
-    scratch = host.scratch.new(state.sandbox_id)
+    scratch = await aside(host.scratch.new, state.sandbox_id)
     spec = SandboxSpec(
         id=state.sandbox_id,
         task=cell.task,
@@ -278,7 +279,7 @@ async def _sandbox(state: RolloutState, mounts: tuple[Mount, ...]) -> AsyncItera
     sandbox: Sandbox | None = None
     try:
         sandbox = await make(host.ledger, state.job_dir, cell.backend, spec, facts)
-        state.sandbox_made(sandbox)
+        await aside(state.sandbox_made, sandbox)
         yield sandbox
     finally:
         with state.phase("environment_teardown"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import errno
 import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from pytest_benchflow.settings import Settings
 
 _TOGETHER_SEC = 2.0
+# With many rollouts in flight threads that compute give way to the loop that soon; Python's own is ten times that.
+_SWITCH_SEC = 0.0005
 
 
 class RolloutSession:
@@ -91,6 +95,9 @@ class RolloutSession:
         self._renamed: set[str] = set()  # planned cells whose rollout has another name
         self._handlers: dict[int, Any] = {}
         self._signalled = float("-inf")
+        self._switch_sec: float | None = None  # Python's own, while it is another
+        # What a rollout is made of is found by computing, as records are: see the host's writer.
+        self._resolver = ThreadPoolExecutor(1, thread_name_prefix="benchflow-resolve")
 
     @property
     def begun(self) -> bool:
@@ -110,6 +117,9 @@ class RolloutSession:
         self._take_signals()
         if self._begun:
             return
+        if self.settings.concurrency > 1 and self._switch_sec is None:
+            self._switch_sec = sys.getswitchinterval()
+            sys.setswitchinterval(_SWITCH_SEC)
         try:
             if self._leads and self._job_lock is None:
                 if self._resumption:
@@ -268,7 +278,9 @@ class RolloutSession:
         try:
             if await asyncio.to_thread(self._stands, flight):
                 return Rollout(flight.rundir.path)
-            cell = await asyncio.to_thread(resolve, flight.config)
+            context = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            cell = await loop.run_in_executor(self._resolver, context.run, resolve, flight.config)
             await self._keys.check(cell.route)
             if cell.route is not None:
                 cell.route.when_rejected(self._keys.reject)
@@ -293,10 +305,10 @@ class RolloutSession:
         """Run a cell whose turn has come, unless another worker has."""
         path = flight.rundir.path
         # Not under the lock, whose file would be a rollout's; one that another worker has begun is waited for.
-        if not self._begun_here(path):
+        if not await asyncio.to_thread(self._begun_here, path):
             await self._may_spend(cell)
         async with holding(flight.rundir):
-            if not self._done_here(path):
+            if not await asyncio.to_thread(self._done_here, path):
                 await self._attempt(flight, cell)
 
     async def _attempt(self, flight: Flight, cell: Cell) -> None:
@@ -360,9 +372,14 @@ class RolloutSession:
             self.left = self.pool.run(left_at_end(self.job_dir, self.session_id))
 
     def _let_go(self) -> None:
+        self._resolver.shutdown()
+        if self._switch_sec is not None:
+            sys.setswitchinterval(self._switch_sec)
+            self._switch_sec = None
         for number, usual in self._handlers.items():
             signal.signal(number, usual)
         self._handlers.clear()
+        self._keys.close()
         if self._job_lock is not None:
             with self._job_lock:
                 self._job_lock = None

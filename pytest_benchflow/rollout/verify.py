@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import orjson
 
 from pytest_benchflow.errors import SandboxError, TaskError, VerifierError
 from pytest_benchflow.records.verifier import dead_bootstrap
+from pytest_benchflow.rollout.aside import aside
 from pytest_benchflow.rollout.scrub import scrub
 from pytest_benchflow.rollout.tasktext import task_text
 from pytest_benchflow.settings import host_variable
@@ -23,7 +25,7 @@ from pytest_benchflow.tasks.env import expand_env
 from pytest_benchflow.tasks.shebang import interpreter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from pytest_benchflow.contracts import ExecResult, Sandbox
     from pytest_benchflow.records.redact import Redactor
@@ -67,7 +69,7 @@ async def verify(
     try:
         await sandbox.enter("verifier", policy.network, policy.hosts)
         result = await _run_tests(task, step, tests, sandbox, timeout_sec)
-        _keep_output(keep, result, redactor)
+        await aside(_keep_output, keep, result, redactor)
         await _fetch(sandbox, keep, redactor)
         return Score(await asyncio.to_thread(_score, task, step, keep, result, timeout_sec))
     except VerifierError as error:
@@ -82,7 +84,7 @@ async def _run_tests(task: Task, step: Step, tests: Path, sandbox: Sandbox, time
             await sandbox.upload(part, target)
     variables = expand_env(step.verifier.env, host_variable)
     return await sandbox.exec(
-        _command(step.test_script, target),
+        await aside(_command, step.test_script, target),
         env={**_places(target), **variables},
         cwd=sandbox.workdir,
         user=step.verifier.user,
@@ -99,16 +101,32 @@ async def _clear_the_way(sandbox: Sandbox, target: str) -> None:
     at_root = sandbox.workdir == "/"
     for place in (target, LOGS, _USER_BASE, *(() if at_root else _ROOT_SETTINGS)):
         await sandbox.remove(place)
-    with tempfile.TemporaryDirectory() as empty:
-        Path(empty).chmod(0o777)
-        await sandbox.upload(Path(empty), LOGS)
+    async with _empty_directory() as empty:
+        await sandbox.upload(empty, LOGS)
         if at_root:
             return
         try:
-            await sandbox.upload(Path(empty), sandbox.workdir)
+            await sandbox.upload(empty, sandbox.workdir)
         except SandboxError:
             await sandbox.remove(sandbox.workdir)
-            await sandbox.upload(Path(empty), sandbox.workdir)
+            await sandbox.upload(empty, sandbox.workdir)
+
+
+@asynccontextmanager
+async def _empty_directory() -> AsyncIterator[Path]:
+    """Make an empty directory that everybody may write into, and remove it."""
+    made: list[Path] = []
+
+    def make() -> None:
+        made.append(Path(tempfile.mkdtemp()))
+        made[0].chmod(0o777)
+
+    try:
+        await aside(make)
+        yield made[0]
+    finally:
+        for each in made:
+            await aside(shutil.rmtree, each)
 
 
 def _command(script: Path | None, target: str) -> list[str]:

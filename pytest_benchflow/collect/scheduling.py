@@ -38,6 +38,8 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
 
     def _reschedule(self, node: Any) -> None:
         """Hand a worker more work: as many groups as it keeps rollouts in flight, but no more than its share."""
+        if node not in self.registered_collections:
+            return  # one that takes a dead one's place, and has not told what it collected
         workers = sum(1 for each in self.nodes if not each.shutting_down)
         if self._flights > 1 and workers and not node.shutting_down:
             left = len(self.workqueue) + sum(map(self._groups_of, self.nodes))

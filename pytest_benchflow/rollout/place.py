@@ -138,7 +138,7 @@ def take_job(job_dir: Path, words: Sequence[str]) -> IO[str]:
 
     The kernel lets go with the process, so that a stale lock is taken over. Raises: UsageError naming the holder.
     """
-    file = (job_dir / LOCK).open("a+", encoding="utf-8")
+    file = (job_dir / LOCK).open("a+", encoding="utf-8", errors="replace")
     if not _locked(file):
         file.seek(0)
         holder = _holder(file.read(_LONGEST_HOLDER))

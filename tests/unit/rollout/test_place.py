@@ -1,0 +1,124 @@
+"""An attempt goes aside whole, wherever a kill comes; a lock tells who has it and dies with its holder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_benchflow.errors import UsageError
+from pytest_benchflow.records.attempts import attempt_record, attempts_of
+from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.rollout.place import set_aside, take_job
+
+FILES = ("config.json", "result.json", "results.jsonl", "timing.json", "trajectory/llm_trajectory.jsonl")
+
+
+class Killed(BaseException):
+    pass
+
+
+def attempt(rundir: RunDir, name: str, **result: object) -> None:
+    """Leave what an attempt leaves, each file with its name in it."""
+    rundir.create()
+    rundir.lock.touch()
+    for file in FILES:
+        (rundir.path / file).write_text(f"{name} {file}")
+    rundir.config.write_text(json.dumps({"session_id": name}))
+    rundir.result.write_text(json.dumps({"verdict": "unhealthy", "verdict_category": "infra", **result}))
+
+
+def files(directory: Path) -> dict[str, str]:
+    return {str(p.relative_to(directory)): p.read_text() for p in sorted(directory.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("moves", range(9))
+def test_a_kill_at_any_move_loses_nothing_and_splits_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    rundir = RunDir(tmp_path / "rollout")
+    attempt(rundir, "first")
+    set_aside(rundir)
+    attempt(rundir, "second")
+    before = files(rundir.path)
+    left, rename = moves, Path.rename
+
+    def killed(self: Path, target: Path) -> Path:
+        nonlocal left
+        if not left:
+            raise Killed
+        left -= 1
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    entries = len([path for path in rundir.path.iterdir() if path.name not in ("attempts", ".lock")])
+    assert entries == 8
+    with pytest.raises(Killed):
+        set_aside(rundir)
+    monkeypatch.undo()
+    assert sorted(files(rundir.path).values()) == sorted(before.values())
+    # A directory that is half moved is taken for no rollout that could be completed.
+    assert rundir.config.exists() is (moves == 0)
+    set_aside(rundir)
+    assert files(rundir.attempts / "2") == {
+        name: text for name, text in before.items() if not name.startswith(("attempts", ".lock"))
+    }
+    assert [each.path.name for each in attempts_of(rundir)] == ["1", "2"]
+    set_aside(rundir)
+    assert len(attempts_of(rundir)) == 2
+
+
+def test_an_attempt_that_left_empty_directories_is_none(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "rollout")
+    rundir.create()
+    set_aside(rundir)
+    assert not rundir.attempts.exists()
+    assert attempt_record(rundir) == {"attempt": 1, "earlier": None}
+
+
+def test_what_an_attempt_was_and_why_it_was_not_kept_is_told(tmp_path: Path) -> None:
+    rundir = RunDir(tmp_path / "rollout")
+    attempt(rundir, "first", error="an invented fault", error_category="sandbox")
+    set_aside(rundir)
+    assert attempt_record(rundir) == {
+        "attempt": 2,
+        "earlier": {
+            "attempt": 1,
+            "session_id": "first",
+            "verdict": "unhealthy",
+            "category": "infra",
+            "fault": "sandbox",
+            "error": "an invented fault",
+            "why": "it was unhealthy (infra: sandbox)",
+        },
+    }
+    attempt(rundir, "second", verdict="pass", verdict_category=None)
+    set_aside(rundir)
+    assert attempt_record(rundir)["earlier"]["why"] == "it was pass, and the rollout was asked for again"
+    (rundir.path / "config.json").write_text("{}")
+    set_aside(rundir)
+    record = attempt_record(rundir)
+    assert (record["attempt"], record["earlier"]["why"]) == (4, "it left no result that can be read")
+
+
+def test_who_has_a_job_is_told_without_what_may_be_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks").mkdir()
+    words = ["pytest", "tasks", "--benchflow-job-name=ramp", "--benchflow-agent-env=JUDGE=word-1", "--token=word-2"]
+    with take_job(tmp_path, [*words, "--token", "word-3"]):
+        with pytest.raises(UsageError) as refused:
+            take_job(tmp_path, words)
+        said = str(refused.value)
+        assert "`… tasks --benchflow-job-name=ramp --benchflow-agent-env=JUDGE --token=… --token …`" in said
+        assert "word-" not in (tmp_path / ".lock").read_text()
+    take_job(tmp_path, words).close()
+
+
+@pytest.mark.parametrize("text", ["", "4711", "[1]", '{"pid": "\x1b[2J"}', "\udcff", '{"pid": 5'])
+def test_a_holder_that_wrote_nonsense_is_unknown(tmp_path: Path, text: str) -> None:
+    with take_job(tmp_path, []):
+        (tmp_path / ".lock").write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(UsageError, match=r"in use by another session \(process ") as refused:
+            take_job(tmp_path, [])
+        assert "\x1b" not in str(refused.value)

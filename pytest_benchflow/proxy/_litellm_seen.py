@@ -24,6 +24,15 @@ _LIMITS = re.compile(r"(?:x|anthropic)-ratelimit-")
 _SECRET = re.compile(r"key|token|secret|credential|password", re.IGNORECASE)
 _SHORTEST_SECRET = 6
 _MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/:?]+(?::\d+)?)")
+_GOOGLE_CREDENTIALS = ("DefaultCredentialsError", "RefreshError", "MalformedError", "ReauthFailError")
+_AMAZON_CREDENTIALS = re.compile(
+    "ProfileNotFound|(No|Partial)CredentialsError|CredentialRetrievalError|InvalidConfigError|NoAuthTokenError|"
+    "TokenRetrievalError|SSOTokenLoadError|UnauthorizedSSOTokenError"
+)
+# Of the service that gives out credentials for a role.
+_AMAZON_CODES = re.compile(
+    "AccessDenied|ExpiredToken(Exception)?|InvalidClientTokenId|InvalidIdentityToken|SignatureDoesNotMatch"
+)
 # Bedrock's ways to ask Claude and others for reasoning.
 _BEDROCK_EFFORTS = (("output_config", "effort"), ("reasoning_config", "maxReasoningEffort"))
 
@@ -95,10 +104,33 @@ def failure(asked: Mapping[str, Any], calls: Sequence[Call], error: Exception) -
         return 502, b"", f"{urlsplit(calls[-1].url).netloc}: {said}"
     if calls:
         return 502, dialect.error_body(502, f"the answer cannot be translated: {said}", "upstream_error"), None
+    if _is_of_credentials(error):
+        return 401, dialect.error_body(401, f"no credentials: {said}", "authentication_error"), None
     told = getattr(error, "status_code", None)
     # What LiteLLM refuses by itself would be refused again: no 5xx, which clients repeat.
     status = told if isinstance(told, int) and 400 <= told < 500 else 400
     return status, dialect.error_body(status, f"it cannot be translated: {said}", "invalid_request_error"), None
+
+
+def _is_of_credentials(error: BaseException) -> bool:
+    """Tell whether a call was not made because what should sign it cannot be had, or was itself rejected."""
+    found: list[BaseException] = []
+    next_one: BaseException | None = error
+    while next_one is not None and next_one not in found:
+        found.append(next_one)
+        next_one = next_one.__cause__ or next_one.__context__
+    return any(_rejects(each) for each in found)
+
+
+def _rejects(error: BaseException) -> bool:
+    origin = type(error).__module__
+    if origin == "google.auth.exceptions":
+        # Those that may pass by themselves say so.
+        return not getattr(error, "retryable", False) and type(error).__name__ in _GOOGLE_CREDENTIALS
+    if origin.startswith("botocore."):
+        code = str(mapping(mapping(getattr(error, "response", None)).get("Error")).get("Code"))
+        return bool(_AMAZON_CREDENTIALS.fullmatch(type(error).__name__) or _AMAZON_CODES.fullmatch(code))
+    return False
 
 
 def _said(call: Call) -> tuple[str, str]:

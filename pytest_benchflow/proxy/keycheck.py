@@ -1,4 +1,4 @@
-"""Find out with an empty request whether a provider takes a key; it costs nothing, and no model answers it."""
+"""Find out whether a provider takes a key, with an empty request where it can be asked one: no model answers that."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
+    from pytest_benchflow.contracts import ModelResponse, Upstream
+    from pytest_benchflow.proxy.litellm import Translation
     from pytest_benchflow.proxy.routes import Route
 
 # A provider that does not answer is found out about later, by the agent.
@@ -21,24 +23,32 @@ _EMPTY: dict[str, tuple[str, dict[str, Any]]] = {
     "messages": ("/v1/messages", {"messages": [], "max_tokens": 1}),
     "generateContent": ("/v1beta/models/model:generateContent", {"contents": []}),
 }
+# Where LiteLLM lets no empty request through: a model's answer to a word, of a token at most.
+_WORD = {"messages": [{"role": "user", "content": "."}], "max_tokens": 1}
 _HEADERS = {"Content-Type": "application/json", "anthropic-version": "2023-06-01"}
 
 
-async def rejection(route: Route) -> str | None:
-    """Return what a provider says when it rejects the route's key; None when it does not, or nobody can tell."""
+async def rejection(route: Route, translation: Translation) -> str | None:
+    """Return what a provider says when it rejects the route's key; None when it does not, or nobody can tell.
+
+    A provider that speaks no format of ours is asked by the LiteLLM process, which is started for that.
+    """
     from pytest_benchflow.proxy._routed import RoutedUpstream
 
     way = route.way
-    if way is None or way.key is None or not way.natives:
+    if way is None or way.key_source is None or (not way.natives and way.untranslatable):
         return None
-    dialect = route.dialect if route.dialect in way.natives else next(iter(way.natives))
-    path, body = _EMPTY[str(dialect)]
     upstream = RoutedUpstream(way)
     try:
-        async with asyncio.timeout(_PATIENCE_SEC):
-            request = ModelRequest("POST", path, _HEADERS, dumps({"model": way.model, **body}))
-            answer = await upstream.send(request)
-            raw = b"".join([chunk async for chunk in answer.chunks])
+        if way.natives:
+            dialect = str(route.dialect if route.dialect in way.natives else next(iter(way.natives)))
+            answer, raw = await _asked(upstream, dialect, way.model, _EMPTY[dialect][1])
+        else:
+            await translation.session()  # starting it takes the time it takes
+            upstream.use(translation, dialect=None)
+            answer, raw = await _asked(upstream, "chat", way.model, _EMPTY["chat"][1])
+            if answer.status == 400 and answer.metadata.get("upstream_calls") == 0:
+                answer, raw = await _asked(upstream, "chat", way.model, _WORD)
     except (ProviderError, TimeoutError):
         return None
     finally:
@@ -50,6 +60,14 @@ async def rejection(route: Route) -> str | None:
     for secret in route.secrets:
         said = said.replace(secret, "(left out)")
     return f"{answer.status} {said[:300]}".strip()
+
+
+async def _asked(upstream: Upstream, dialect: str, model: str, body: dict[str, Any]) -> tuple[ModelResponse, bytes]:
+    """Return the answer to one request, and its body. Raises: ProviderError, TimeoutError."""
+    request = ModelRequest("POST", _EMPTY[dialect][0], _HEADERS, dumps({"model": model, **body}))
+    async with asyncio.timeout(_PATIENCE_SEC):
+        answer = await upstream.send(request)
+        return answer, b"".join([chunk async for chunk in answer.chunks])
 
 
 def _said(raw: bytes) -> str:

@@ -23,7 +23,7 @@ from pytest_benchflow.proxy._litellm_frames import CALLS, DATA, LEASES, LOCK, LO
 from pytest_benchflow.records.jsontext import dumps, loads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from pytest_benchflow.contracts import ModelRequest
 
@@ -51,6 +51,11 @@ class Translation:
         self._joining: asyncio.Task[socket.socket] | None = None
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Tell whether the process was started, or joined."""
+        return self._joining is not None
+
     def begin(self) -> None:
         """Start the process, or join it, while other things are done; must run in a loop."""
         if self._joining is None:
@@ -74,6 +79,16 @@ class Translation:
                 timeout=aiohttp.ClientTimeout(total=None),
             )
         return self._session
+
+    async def hold(self) -> Callable[[], None]:
+        """Keep a running process alive beyond `close`, until what this returns is called; nobody else has to."""
+        lease = await asyncio.to_thread(_join, self.directory)
+
+        def let_go() -> None:
+            lease.close()
+            _sweep(self.directory)
+
+        return let_go
 
     async def close(self) -> None:
         """Give the share back; safe to call twice, and to go on after."""

@@ -6,12 +6,13 @@ import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pytest_benchflow.errors import RejectedKeyError
+from pytest_benchflow.errors import ProviderError, RejectedKeyError
 from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.values import mapping
 from pytest_benchflow.rollout.place import take_lock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import IO
 
@@ -24,6 +25,8 @@ class Keys:
     def __init__(self, job_dir: Path, session_id: str, *, probe: bool) -> None:
         self._path = job_dir / f".keys-{hashlib.sha256(session_id.encode()).hexdigest()[:16]}"
         self._probe = probe
+        self._session_id = session_id
+        self._let_go: Callable[[], None] | None = None  # of the LiteLLM process, where a key was tried by that
 
     async def check(self, route: Route | None) -> None:
         """Raise RejectedKeyError for a key known to be rejected; one that nobody has tried is tried here."""
@@ -33,11 +36,9 @@ class Keys:
         with self._path.open("a+b") as file:
             await take_lock(file)
             known = self._known(file)
-            name = f"{way.key_source} {next(iter(way.natives.values()), '')}"
+            name = f"{way.key_source} {next(iter(way.natives.values()), way.litellm_model.partition('/')[0])}"
             if name not in known and self._probe:
-                from pytest_benchflow.proxy.keycheck import rejection
-
-                known[name] = await rejection(route)
+                known[name] = await self._tried(route)
                 file.write(dumps([name, known[name]]) + b"\n")
             said = known.get(name) or known.get(str(way.key_source))
         if said is not None:
@@ -45,6 +46,27 @@ class Keys:
                 f"the key in {way.key_source} was rejected: {said}; set a valid one, or pass "
                 "--benchflow-skip-key-check when this says nothing about the model"
             )
+
+    async def _tried(self, route: Route) -> str | None:
+        """Return what a provider says that rejects a key; a process that was started for it stays for the rollouts."""
+        from pytest_benchflow.proxy.keycheck import rejection
+        from pytest_benchflow.proxy.litellm import Translation
+
+        translation = Translation(self._session_id)
+        try:
+            said = await rejection(route, translation)
+            if translation.begun and said is None and self._let_go is None:
+                with suppress(ProviderError):
+                    self._let_go = await translation.hold()
+            return said
+        finally:
+            await translation.close()
+
+    def close(self) -> None:
+        """Need the LiteLLM process no longer; safe to call twice."""
+        let_go, self._let_go = self._let_go, None
+        if let_go is not None:
+            let_go()
 
     def reject(self, source: str, said: str) -> None:
         """Note that a provider rejected a key in the middle of a session."""

@@ -379,6 +379,7 @@ class RolloutSession:
         for number, usual in self._handlers.items():
             signal.signal(number, usual)
         self._handlers.clear()
+        self._keys.close()
         if self._job_lock is not None:
             with self._job_lock:
                 self._job_lock = None

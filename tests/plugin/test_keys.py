@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -77,3 +79,50 @@ def test_the_route_and_its_limits_are_written_down_without_the_key(bench: Bench)
     }
     assert config["efforts"][0]["asked"] == "high"
     assert not [each for each in path.rglob("*") if each.is_file() and KEY.encode() in each.read_bytes()]
+
+
+class Rejecting(ThreadingHTTPServer):
+    """A provider that no format of agents' reaches, which rejects the key of each request."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Rejection)
+        self.asked: list[str] = []
+
+
+class Rejection(BaseHTTPRequestHandler):
+    server: Rejecting
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(self.path)
+        raw = b'{"message": "The security token included in the request is invalid."}'
+        self.send_response(403)
+        self.send_header("x-amzn-errortype", "UnrecognizedClientException")
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_a_key_that_only_litellm_uses_is_tried_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    bench.task()
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAINVENTED00001")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret/invented/0001")
+    with Rejecting() as provider:
+        thread = threading.Thread(target=provider.serve_forever)
+        thread.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", f"http://127.0.0.1:{provider.server_address[1]}")
+        done = bench.run("tasks", *ONLY_ROLLOUTS, *more, "--benchflow-model=bedrock/amazon.nova-x")
+        provider.shutdown()
+        thread.join()
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    said = done.stdout.str() + done.stderr.str()
+    assert "the key in AWS_ACCESS_KEY_ID was rejected: 403 The security token included in the request is inv" in said
+    assert len(provider.asked) == 1
+    assert bench.rollouts() == []

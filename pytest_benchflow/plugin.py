@@ -103,7 +103,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if _selection(config).settings.concurrency > 1:
             from pytest_benchflow.collect.apart import Apart
 
-            apart = Apart(config)
+            apart = Apart()
             config.pluginmanager.register(apart, "benchflow-apart")
             config.stash[RUNS].landed = apart.deliver
     if _may_review(config):

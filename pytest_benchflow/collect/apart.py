@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 class Apart:
     """Hooks that keep what a rollout says; it would be in the captured sections of whichever item runs just then."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
-        self._handlers: list[logging.Handler] = [plugin.caplog_handler, plugin.report_handler] if plugin else []
+    def __init__(self) -> None:
+        self._handlers: list[logging.Handler] = []
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Take hold of pytest's handlers, which are there when all is configured."""
+        plugin: Any = session.config.pluginmanager.get_plugin("logging-plugin")
+        self._handlers = [plugin.caplog_handler, plugin.report_handler] if plugin else []
         for number, handler in enumerate(self._handlers):
             handler.addFilter(_keep if number == 0 else _pass_over)
 

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 # session replaces.
 JOBS = "benchflow-jobs"
 # What the processes of a session tell each other by files of the job, which two machines do not share.
-_SHARED = {"max_cost": "--benchflow-max-cost", "model_concurrency": "--benchflow-model-concurrency"}
+_SHARED = {
+    "max_cost": "--benchflow-max-cost",
+    "model_concurrency": "--benchflow-model-concurrency",
+    "canary": "--benchflow-canary",
+    "resume": "--benchflow-resume",
+}
 
 
 def far_specs(tx: Sequence[str]) -> list[str]:
@@ -67,9 +72,9 @@ def absolute_arguments(config: pytest.Config, added: Sequence[str]) -> None:
 def check_settings(settings: Settings) -> None:
     """Refuse what cannot hold for all machines together. Raises: pytest.UsageError."""
     for name, option in _SHARED.items():
-        if getattr(settings, name) is not None:
+        if getattr(settings, name) not in (None, ()):
             raise pytest.UsageError(
-                f"{option} is over all workers, and those of --tx on other machines do not hear of each other; "
+                f"{option} goes by what all workers have done, and those of --tx on other machines do not see that; "
                 "leave it out, or use workers of this machine (-n)"
             )
 

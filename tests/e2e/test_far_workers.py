@@ -101,8 +101,7 @@ def run(machine: Machine, there: Elsewhere, *options: str, workers: int = 2) -> 
 
 def rewards(job: Path) -> dict[str, float | None]:
     return {
-        path.parent.name.partition("__")[0]: Rollout(path.parent).reward
-        for path in sorted(job.glob("*/result.json"))
+        path.parent.name.partition("__")[0]: Rollout(path.parent).reward for path in sorted(job.glob("*/result.json"))
     }
 
 
@@ -171,7 +170,9 @@ def test_a_machine_that_is_gone_at_the_end_is_told_of(machine: Machine, elsewher
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--benchflow-max-cost=1"], "--benchflow-max-cost is over all workers"),
+        (["--benchflow-max-cost=1"], "--benchflow-max-cost goes by what all workers have done"),
+        (["--benchflow-resume"], "--benchflow-resume goes by what all workers have done"),
+        (["--benchflow-canary=ant"], "--benchflow-canary goes by what all workers have done"),
         (["/etc/passwd"], "lies outside the root directory"),
     ],
 )

@@ -134,6 +134,7 @@ async def _installed(state: RolloutState) -> tuple[Mount, ...]:
     cell = state.cell
     with state.phase("agent_setup", told=False):
         work = asyncio.ensure_future(cell.agent.install(cell.backend, cell.task, state.dir.agent_logs))
+        work.add_done_callback(_hear)
         try:
             await asyncio.wait([work], timeout=_LOOKED_UP_SEC)
             if state.watch and not work.done():
@@ -233,6 +234,7 @@ def _asking(endpoint: Endpoint | None) -> Callable[[], bool]:
 async def _unless_mismatched(work: Coroutine[Any, Any, AgentOutcome], endpoint: Endpoint | None) -> AgentOutcome:
     """Wait for the agent; one that does not stop by itself after a refused replay is stopped."""
     agent = asyncio.ensure_future(work)
+    agent.add_done_callback(_hear)
     try:
         while not agent.done():
             await asyncio.wait([agent], timeout=_MISMATCH_GRACE_SEC)
@@ -244,6 +246,12 @@ async def _unless_mismatched(work: Coroutine[Any, Any, AgentOutcome], endpoint: 
     finally:
         agent.cancel()
         await asyncio.wait([agent])
+
+
+def _hear(done: asyncio.Future[Any]) -> None:
+    """Take note of how work ended: what cleaning up after an interrupt fails at is no traceback for anybody."""
+    if not done.cancelled():
+        done.exception()
 
 
 async def _score(state: RolloutState, step: Step, sandbox: Sandbox) -> None:

@@ -15,9 +15,10 @@ from pytest_benchflow.proxy.serve import serving
 from pytest_benchflow.rollout.config import RolloutConfig
 from pytest_benchflow.rollout.run import run_rollout
 from tests.e2e.program import ProgramAgent
-from tests.e2e.test_docker import run, shape
+from tests.e2e.test_docker import events, run, shape
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
@@ -159,20 +160,43 @@ def test_a_sandbox_that_somebody_deletes_keeps_its_exchanges_and_trains_nothing(
     assert rollout.result["n_tool_calls"] == 1
 
 
+ASKED = ("tasks", "--benchflow-sandbox=daytona", "-k", "rollout", "-q")
+
+
+def begin(machine: Machine, root: Path, daytona: DaytonaHost) -> subprocess.Popen[str]:
+    """Start a session whose solution takes minutes, and return when it has begun."""
+    (root / "tasks" / "answer" / "solution" / "solve.sh").write_text("#!/bin/sh\nsleep 600\n")
+    before = set(daytona.sandboxes)
+    session = machine.pytest(*ASKED, "--benchflow-agent=oracle", "--benchflow-job-name=begun", cwd=root)
+    until = time.monotonic() + 120
+    while not any("sleep 600" in line for name in set(daytona.sandboxes) - before for line in daytona.processes(name)):
+        assert time.monotonic() < until, "the solution did not start"
+        time.sleep(0.2)
+    return session
+
+
 def test_the_next_session_removes_what_a_killed_one_left(
     machine: Machine, make_task: MakeTask, daytona: DaytonaHost
 ) -> None:
     root = make_task().parents[1]
-    (root / "tasks" / "answer" / "solution" / "solve.sh").write_text("#!/bin/sh\nsleep 600\n")
     others = set(daytona.add({"benchflow.managed": "1:ann", "benchflow.owner": "ann"}, count=3))
-    asked = ["tasks", "--benchflow-sandbox=daytona", "-k", "rollout", "-q"]
-    killed = machine.pytest(*asked, "--benchflow-agent=oracle", cwd=root)
-    until = time.monotonic() + 120
-    while not any("sleep 600" in line for name in set(daytona.sandboxes) - others for line in daytona.processes(name)):
-        assert time.monotonic() < until, "the solution did not start"
-        time.sleep(0.2)
+    killed = begin(machine, root, daytona)
     killed.kill()
     killed.communicate(timeout=60)
     assert len(daytona.sandboxes) == 4
-    output, _ = machine.pytest(*asked, "--benchflow-agent=nop", cwd=root).communicate(timeout=200)
+    output, _ = machine.pytest(*ASKED, "--benchflow-agent=nop", cwd=root).communicate(timeout=200)
     assert set(daytona.sandboxes) == others, output
+
+
+def test_a_signal_ends_a_session_without_a_traceback_and_leaves_nothing(
+    machine: Machine, make_task: MakeTask, daytona: DaytonaHost
+) -> None:
+    root = make_task().parents[1]
+    session = begin(machine, root, daytona)
+    session.terminate()
+    output, _ = session.communicate(timeout=200)
+    assert session.returncode == 2, output
+    assert "interrupted: jobs/begun/" in output
+    assert "Traceback" not in output
+    assert daytona.sandboxes == {}
+    assert events(root / "jobs" / "begun") == ["create", "created", "deleted"]

@@ -37,6 +37,21 @@ ENGINES = {"docker": "docker_engine", "docker-elsewhere": "remote_engine"}
 SSH = {"ssh": "ssh_backend", "ssh-plain": "plain_backend"}
 
 
+# What a sandbox must do that answers commands and runs none; what it answers is shown with the sandbox itself.
+WITHOUT_PROGRAMS = {
+    "test_exec_without_stdin_reads_nothing",
+    "test_a_command_that_does_not_read_its_stdin_is_no_error",
+    "test_writing_to_a_process_that_is_gone_is_a_broken_pipe",
+    "test_what_is_no_path_in_the_sandbox_is_not_removed",
+    "test_a_link_out_of_an_upload_is_refused",
+    "test_a_special_file_is_not_uploaded",
+    "test_a_relative_target_is_refused",
+    "test_a_phase_without_network_has_no_endpoint",
+    "test_cancelled_anywhere_it_leaves_nothing",
+    "test_descriptors_do_not_add_up",
+}
+
+
 @pytest.fixture(params=KINDS)
 def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     image = None
@@ -52,6 +67,8 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         backend = request.getfixturevalue(SSH[request.param])
     if reason := backend.available():
         pytest.skip(reason)
+    if not backend.capabilities.programs and request.node.originalname not in WITHOUT_PROGRAMS:
+        pytest.skip(f"the {backend.name} sandbox runs no program")
     with Rig(backend, tmp_path, image) as made:
         yield made
 

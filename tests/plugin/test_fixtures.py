@@ -88,7 +88,7 @@ def agent():
     bench.pytester.makepyfile(SOLVES)
     done = bench.run()
     assert done.ret == 1
-    assert "nothing is named 'nowhere'; there are: daytona, docker, local, ssh" in done.stdout.str()
+    assert "nothing is named 'nowhere'; there are: daytona, docker, local, scripted, ssh" in done.stdout.str()
 
 
 def test_a_hand_written_test_runs_for_each_cell_of_the_matrix(bench: Bench) -> None:

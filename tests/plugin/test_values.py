@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.plugin.bench import Bench
 
 REFUSED = {
-    "sandbox": ("cloud", "it takes one of: daytona, docker, local, ssh"),
+    "sandbox": ("cloud", "it takes one of: daytona, docker, local, scripted, ssh"),
     "job-name": ("../up", "it takes letters, digits"),
     "trials": ("0", "it takes a whole number of at least 1"),
     "agent-timeout": ("-3", "it takes a number of seconds above 0"),

@@ -20,12 +20,9 @@ class ScriptedProcess:
         self._work = asyncio.create_task(self._live(answer, at_end))
 
     async def _live(self, answer: Answer, at_end: Callable[[], Awaitable[None]]) -> int:
-        try:
-            if answer.seconds:
-                await asyncio.sleep(answer.seconds)
-            await at_end()
-        except asyncio.CancelledError:
-            return -signal.SIGKILL
+        if answer.seconds:
+            await asyncio.sleep(answer.seconds)
+        await at_end()
         return answer.exit_code
 
     def when_ended(self, tell: Callable[[ScriptedProcess], None]) -> None:
@@ -57,8 +54,9 @@ class ScriptedProcess:
         return data
 
     async def wait(self) -> int:
-        """Wait for the end and return the exit code."""
-        return await asyncio.shield(self._work)
+        """Wait for the end and return the exit code (negative: it was killed)."""
+        await asyncio.wait([self._work])
+        return -signal.SIGKILL if self._work.cancelled() else self._work.result()
 
     async def kill(self) -> None:
         """End it now."""

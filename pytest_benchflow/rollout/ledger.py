@@ -102,9 +102,12 @@ def lasting(ledger: Path, session_id: str) -> dict[str, frozenset[str]]:
 
 
 def owed() -> list[dict[str, Any]]:
-    """Return the sandboxes of dead sessions of this user here that may live on, by the latest line of each."""
+    """Return the sandboxes of dead sessions of this user here that may live on, by the latest line of each.
+
+    `known_from` is the directory that this is known from.
+    """
     return [
-        facts
+        {**facts, "known_from": str(place)}
         for place in sessions()[1].values()
         for facts in _unfinished(_records(place / NAME)).values()
         if not facts.get("dies_with_process")

@@ -93,7 +93,8 @@ async def _reap(asked: list[Backend], older_than_sec: float, say: Callable[[str]
         place = f", made at {facts['place']}" if facts.get("place") else ""
         say(
             f"{facts.get('backend')}: NOT removed {facts['sandbox']}{place}: it is not known whether it is gone; "
-            "that takes the address, the key and the owner that it was made with"
+            "to ask takes the address, the key and the owner that it was made with; if you know that it is, "
+            f"removing {facts['known_from']} ends the question"
         )
     return failed
 

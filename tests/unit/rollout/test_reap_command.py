@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,11 @@ def test_what_nobody_can_tell_of_is_not_fine(shed: Shed, job: Path, capsys: pyte
     assert "shed: warning: it is not known what is left: the shed is locked" in lines
     assert lines[-1].startswith("shed: NOT removed bf-2, made at there: it is not known whether it is gone; ")
     assert events(job)[-1] == ("bf-1", "deleted")
+
+    (place,) = (found for found in job.parents[1].glob("pytest-benchflow-*/*") if f"removing {found} ends" in lines[-1])
+    shutil.rmtree(place)
+    shed.locked = False
+    assert reap(capsys, "--sandbox", "shed")[0] == 0
 
 
 def test_a_dry_run_names_what_was_made_elsewhere(shed: Shed, job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ def decide(session: pytest.Session, runs: Runs, report: RolloutReport | None) ->
     """Return what the limits say, and set how the session ends.
 
     One that does not hold fails it. One that holds takes back the failures that it is about: of rollouts that are
-    unhealthy or left none, or that are unsolved where the gate is the reward.
+    unhealthy or left none, or that are unsolved where the gate is the reward. A session that stopped early fails.
     """
     settings = runs.settings
     summary, unknown = None, runs.incomplete or ""
@@ -34,9 +34,10 @@ def decide(session: pytest.Session, runs: Runs, report: RolloutReport | None) ->
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
     elif session.exitstatus == pytest.ExitCode.TESTS_FAILED and report is not None and not session.shouldfail:
         limits = {each.option for each in found}
-        taken_back = report.failed_unhealthy * (MOST in limits) + report.failed_unsolved * (RATE in limits)
+        unsolved = report.failed_unsolved if RATE in limits and settings.gate == "reward" else 0
+        taken_back = report.failed_unhealthy * (MOST in limits) + unsolved
         if taken_back == session.testsfailed and not runs.left and not runs.incomplete:
             session.exitstatus = pytest.ExitCode.OK
-            some = f"{taken_back} failure{'' if taken_back == 1 else 's'}"
-            found.append(Judgement("", True, f"this run passes: its {some} are of rollouts that these limits allow"))
+            some = "1 failure is" if taken_back == 1 else f"{taken_back} failures are"
+            found.append(Judgement("", True, f"this run passes: its {some} of rollouts that these limits allow"))
     return found

@@ -7,6 +7,7 @@ import hashlib
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import BenchflowError, HeldBackError, RecordError
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 
 # So long a canary may be neither done nor under way anywhere, as between two items of a worker, before it is given up.
 _PATIENCE_SEC = 120.0
+# So often files are looked at, however many rollouts wait.
+_LOOK_SEC = 0.2
 # So long its file may be unlocked without a word of what became of it, as a moment after it was made.
 _ALIVE_SEC = 5.0
 _LONGEST = 300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Canary:
     """A planned rollout that others wait for."""
 
@@ -37,7 +40,7 @@ class Canary:
     runs: bool  # an item of this session asks for it
     plain: bool  # its configuration is the one that was planned, so that whoever waits may run it
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Return the name of its rollout as planned."""
         return self.config.rollout_name(task_of(self.config))
@@ -61,6 +64,7 @@ class Canaries:
         self._faults: dict[str, str | None] = {}
         self._still_since: float | None = None  # when nothing was found to be under way
         self._dead_since: dict[str, float] = {}  # by canary: when it was found begun and left
+        self._waited: dict[tuple[str, str, str], tuple[float, list[Canary]]] = {}  # by arm: when found, and which
 
     def before(self, config: RolloutConfig) -> list[Canary] | None:
         """Return the canaries that a rollout waits for and that are not done; None when it need not wait.
@@ -69,31 +73,39 @@ class Canaries:
         """
         if not self._asked or config.canary:
             return None
-        canaries = self._of(config)
+        arm = _arm(config)
+        since, waited = self._waited.get(arm, (float("-inf"), []))
+        if time.monotonic() - since < _LOOK_SEC:
+            return waited
+        canaries = self._of(arm)
         faults = {canary.name: self._fault(canary) for canary in canaries if self._is_done(canary)}
         for name, fault in faults.items():
             if fault is not None:
                 raise HeldBackError(f"not started: the canary {name} {fault}")
         if not canaries:
-            agent, model, _skills = _arm(config)
+            agent, model, _skills = arm
             raise HeldBackError(
                 f"not started: no canary is planned for {agent} with the model {model}, so nothing tells that they are "
                 "fine; --benchflow-canary takes tasks that they run too"
             )
-        return [canary for canary in canaries if canary.name not in faults] or None
+        waited = [canary for canary in canaries if canary.name not in faults]
+        if waited:
+            self._waited[arm] = (time.monotonic(), waited)
+        return waited or None
 
     def note(self, name: str, outcome: Rollout | BenchflowError) -> None:
         """Keep what became of a canary, for every process of the session."""
         if name not in {canary.name for canary in self._canaries()}:
             return
         fault = self._faults[name] = fault_of(outcome, audited=self._audited)
+        self._waited.clear()
         # Who waits for it and reads nothing gives up in time.
         with suppress(OSError):
             write_json(self._job_dir / f"{self._mark}{name}.json", {"fault": fault})
 
     def may_run(self, canary: Canary) -> bool:
         """Tell whether one that waits for a canary may run it: one that took its process along is not run again."""
-        return canary.plain and not self._was_left(canary)
+        return canary.plain and canary.name not in self._dead_since
 
     @contextmanager
     def under_way(self, name: str) -> Iterator[None]:
@@ -115,9 +127,8 @@ class Canaries:
             self._all = list(self._planned()) if self._asked else []
         return self._all
 
-    def _of(self, config: RolloutConfig) -> list[Canary]:
+    def _of(self, arm: tuple[str, str, str]) -> list[Canary]:
         """Return the canaries of an arm; those of another skill mode where the tasks have none in this one."""
-        arm = _arm(config)
         same = [canary for canary in self._canaries() if _arm(canary.config)[:2] == arm[:2]]
         return [canary for canary in same if _arm(canary.config) == arm] or same
 
@@ -134,13 +145,10 @@ class Canaries:
     def _lock_of(self, name: str) -> Path:
         return self._job_dir / f"{self._mark}{name}.lock"
 
-    def _was_left(self, canary: Canary) -> bool:
-        path = self._lock_of(canary.name)
-        return path.exists() and not _is_locked(path)
-
     def _is_dead(self, canary: Canary) -> bool:
         """Tell whether the process that ran a canary is gone without a word of what became of it."""
-        if not self._was_left(canary):
+        path = self._lock_of(canary.name)
+        if not path.exists() or _is_locked(path):
             self._dead_since.pop(canary.name, None)
             return False
         if time.monotonic() - self._dead_since.setdefault(canary.name, time.monotonic()) < _ALIVE_SEC:

@@ -87,6 +87,7 @@ class RolloutSession:
         self._host: Host | None = None
         self._job_lock: IO[str] | None = None
         self._known: dict[Path, Flight] = {}  # by directory: all that were asked for or planned
+        self._canary_flights: dict[str, Flight] = {}
         self._canaries = Canaries(self.job_dir, session_id, settings, canaries)
         self.flights = Flights(settings.concurrency, self._fly_in_turn, self._before)
         self._rooms = Rooms()
@@ -249,11 +250,13 @@ class RolloutSession:
         """Return the canaries of a rollout that this process can run and that are not done; None: it may begin."""
         try:
             canaries = self._canaries.before(flight.config)
-            return (
-                None
-                if canaries is None
-                else [self.flight(each.config) for each in canaries if self._canaries.may_run(each)]
-            )
+            if canaries is None:
+                return None
+            ours = [each for each in canaries if self._canaries.may_run(each)]
+            for each in ours:
+                if each.name not in self._canary_flights:
+                    self._canary_flights[each.name] = self.flight(each.config)
+            return [self._canary_flights[each.name] for each in ours]
         except BenchflowError:
             return None  # it is refused as soon as it begins
 

@@ -64,6 +64,8 @@ async def install_here(backend: Backend, installation: Installation, task: Task,
         raise AgentError(_failed[key])
     root.mkdir(parents=True, exist_ok=True)
     async with locked(root / f".{key}.lock"):
+        if key in _failed:  # while another rollout's attempt was waited for
+            raise AgentError(_failed[key])
         if not (final / _MARKER).is_file():
             await _build(installation, backend, task, log=log, final=final, python=python)
     return mounts

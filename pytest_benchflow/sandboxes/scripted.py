@@ -211,12 +211,12 @@ class ScriptedSandbox:
         """End all; safe to call twice. The files stay in the spec's scratch directory, which is the caller's."""
         self._stopped = True
         await self._end_all()
-        while self._copies:
-            await asyncio.wait(self._copies)
 
     async def _end_all(self) -> None:
         for process in tuple(self._processes):
             await process.kill()
+        while self._copies:
+            await asyncio.wait(self._copies)
 
     def _check_alive(self) -> None:
         if self._stopped:

@@ -60,6 +60,15 @@ class SshBackend:
         """Return the hosts that a sandbox may be made on."""
         return ",".join(map(str, self._hosts))
 
+    @property
+    def at_once(self) -> int | None:
+        """Return how many sandboxes the hosts take that answer; None while none has."""
+        known = [self._fars.get(host) for host in self._hosts]
+        fars = [
+            each.result() for each in known if each and each.done() and not each.cancelled() and not each.exception()
+        ]
+        return sum(far.slots for far in fars if far.lost is None) or None
+
     def check(self) -> None:
         """Refuse nothing: hosts are refused where they are named."""
 

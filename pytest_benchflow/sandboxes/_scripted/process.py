@@ -18,6 +18,8 @@ class ScriptedProcess:
     def __init__(self, answer: Answer, at_end: Callable[[], Awaitable[None]]) -> None:
         self._out, self._err = answer.stdout.encode(), answer.stderr.encode()
         self._work = asyncio.create_task(self._live(answer, at_end))
+        # Who waits is told of an error; of a command that nobody waits for it is nobody's.
+        self._work.add_done_callback(lambda work: work.cancelled() or work.exception())
 
     async def _live(self, answer: Answer, at_end: Callable[[], Awaitable[None]]) -> int:
         if answer.seconds:

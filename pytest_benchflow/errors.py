@@ -55,9 +55,10 @@ class HeldBackError(UnstartedError):
 
 
 class SandboxError(BenchflowError, RuntimeError):
-    """A sandbox could not be made, entered or used."""
+    """A sandbox could not be made, entered or used; `said` is what a command had printed by then, out and err."""
 
     category = "sandbox"
+    said: tuple[str, str] = ("", "")
 
 
 class AgentError(BenchflowError, RuntimeError):

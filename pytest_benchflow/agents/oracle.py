@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.agents._logs import CappedLog
 from pytest_benchflow.contracts import AgentOutcome
-from pytest_benchflow.errors import AgentError
+from pytest_benchflow.errors import AgentError, SandboxError
 from pytest_benchflow.settings import host_variable
 from pytest_benchflow.tasks.env import expand_env
 from pytest_benchflow.tasks.shebang import interpreter
@@ -57,9 +57,13 @@ class Oracle:
                 user=context.user,
                 timeout=context.timeout_sec,
             )
+            # Before anything else is asked of the sandbox, which may be lost by now.
+            _keep(context, done.stdout, done.stderr)
+        except SandboxError as error:
+            _keep(context, *error.said)
+            raise
         finally:
             await sandbox.remove(target)
-        _keep(context, done)
         return _judge(context, done)
 
 
@@ -67,8 +71,8 @@ def _script(step: Step) -> Path | None:
     return step.solution / SCRIPT if step.solution and (step.solution / SCRIPT).is_file() else None
 
 
-def _keep(context: AgentContext, done: ExecResult) -> None:
-    for name, text in (("stdout.txt", done.stdout), ("stderr.txt", done.stderr)):
+def _keep(context: AgentContext, stdout: str, stderr: str) -> None:
+    for name, text in (("stdout.txt", stdout), ("stderr.txt", stderr)):
         with CappedLog(context.log_dir / name) as log:
             log.write(str(context.redact(text)).encode())
 

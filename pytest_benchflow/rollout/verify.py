@@ -68,8 +68,12 @@ async def verify(
         return Score({})
     try:
         await sandbox.enter("verifier", policy.network, policy.hosts)
-        result = await _run_tests(task, step, tests, sandbox, timeout_sec)
-        await aside(_keep_output, keep, result, redactor)
+        try:
+            result = await _run_tests(task, step, tests, sandbox, timeout_sec)
+        except SandboxError as error:
+            await aside(_keep_output, keep, error.said, redactor)
+            raise
+        await aside(_keep_output, keep, (result.stdout, result.stderr), redactor)
         await _fetch(sandbox, keep, redactor)
         return Score(await asyncio.to_thread(_score, task, step, keep, result, timeout_sec))
     except VerifierError as error:
@@ -150,9 +154,9 @@ def _places(target: str) -> dict[str, str]:
     }
 
 
-def _keep_output(keep: Path, result: ExecResult, redactor: Redactor) -> None:
+def _keep_output(keep: Path, said: tuple[str, str], redactor: Redactor) -> None:
     keep.mkdir(parents=True, exist_ok=True)
-    for name, text in zip(_OUTPUT, (result.stdout, result.stderr), strict=True):
+    for name, text in zip(_OUTPUT, said, strict=True):
         (keep / name).write_text(redactor.text(text), encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_benchflow.contracts import ExecResult, Process
+from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._pipes import Collected
 
 if TYPE_CHECKING:
@@ -27,9 +28,23 @@ class ClosableProcess(Process, Protocol):
 async def run_to_end(process: ClosableProcess, stdin: bytes | None, timeout: float | None) -> ExecResult:
     """Feed a command, collect its output and wait for its end; it is killed when its time is up or this is cancelled.
 
-    Output beyond 16 MiB of a stream is cut in its middle. What is left running keeps running.
+    Output beyond 16 MiB of a stream is cut in its middle. What is left running keeps running. Raises: SandboxError,
+    which holds what was said until the sandbox was lost.
     """
     out, err = Collected(), Collected()
+    try:
+        code = await _run(process, stdin, timeout, (out, err))
+    except SandboxError as error:
+        error.said = (out.text(), err.text())
+        raise
+    return ExecResult(exit_code=code, stdout=out.text(), stderr=err.text(), timed_out=code is None)
+
+
+async def _run(
+    process: ClosableProcess, stdin: bytes | None, timeout: float | None, streams: tuple[Collected, Collected]
+) -> int | None:
+    """Return the exit code, None when the time was up."""
+    out, err = streams
     jobs = [asyncio.create_task(out.fill(process.read)), asyncio.create_task(err.fill(process.read_stderr))]
     if stdin is not None:
         jobs.append(asyncio.create_task(_feed(process, stdin)))
@@ -43,9 +58,9 @@ async def run_to_end(process: ClosableProcess, stdin: bytes | None, timeout: flo
         await process.kill()
         raise
     finally:
-        await _end_jobs(jobs, (out, err))
+        await _end_jobs(jobs, streams)
         process.close()
-    return ExecResult(exit_code=code, stdout=out.text(), stderr=err.text(), timed_out=code is None)
+    return code
 
 
 async def _end_jobs(jobs: Sequence[asyncio.Task[None]], collected: Sequence[Collected]) -> None:

@@ -115,6 +115,8 @@ def test_an_engine_that_stops_in_the_middle_is_told_of_and_reaped_when_it_is_bac
         (result,) = (json.loads(path.read_text()) for path in root.glob("jobs/lost/*/result.json"))
         assert (result["verdict"], result["error_category"]) == ("unhealthy", "sandbox")
         assert "does not answer any more" in result["error"]
+        (said,) = root.glob("jobs/lost/*/agent/stdout.txt")
+        assert said.read_text() == "begun\n"
         assert events(root / "jobs/lost") == ["create", "created"]
         assert dockerd.start()
         following = machine.pytest(*ASKED, "--benchflow-agent=nop", cwd=root)
@@ -231,7 +233,7 @@ def lay_out(make_task: MakeTask, seconds: int = 60) -> Path:
     """Return a directory with one task, whose solution takes its time."""
     task = make_task(agent_timeout=120)
     (task / "environment" / "Dockerfile").write_text(f"FROM {STAND_IN}\nWORKDIR /app\n")
-    (task / "solution" / "solve.sh").write_text(f"#!/bin/sh\necho 42 > /app/answer\nsleep {seconds}\n")
+    (task / "solution" / "solve.sh").write_text(f"#!/bin/sh\necho begun\necho 42 > /app/answer\nsleep {seconds}\n")
     (task.parents[1] / "pytest.ini").write_text("[pytest]\n")
     return task.parents[1]
 

@@ -284,7 +284,11 @@ class DockerSandbox:
         try:
             result = await run_to_end(process, stdin, timeout)
             if not result.timed_out:
-                process.check_whole()
+                try:
+                    process.check_whole()
+                except SandboxError as error:
+                    error.said = (result.stdout, result.stderr)
+                    raise
             return result
         finally:
             self._processes.remove(process)

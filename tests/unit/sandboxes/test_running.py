@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._running import run_to_end
 
 
@@ -50,6 +51,17 @@ def test_what_comes_late_is_waited_for(monkeypatch: pytest.MonkeyPatch, *, ends:
     monkeypatch.setattr("pytest_benchflow.sandboxes._running._GRACE_SEC", 0.2)
     result = asyncio.run(run_to_end(Ended(9, 0.05, ends=ends), None, 60))
     assert (result.exit_code, result.stdout) == (0, "piece " * 9)
+
+
+def test_what_was_said_until_the_sandbox_was_lost_is_kept() -> None:
+    class Lost(Ended):
+        async def wait(self) -> int:
+            await asyncio.sleep(0.05)
+            raise SandboxError("it is lost")
+
+    with pytest.raises(SandboxError, match="it is lost") as caught:
+        asyncio.run(run_to_end(Lost(3, 0.001, ends=True), None, 60))
+    assert caught.value.said == ("piece " * 3, "")
 
 
 def test_what_goes_on_talking_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

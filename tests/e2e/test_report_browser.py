@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -258,6 +259,19 @@ def test_costs_are_told_by_exchange(browser: Browser, tmp_path: Path) -> None:
     browser.opened("fix-parser__baseline__coder__default__1")
     assert [element.text for element in browser.all(".exchange-head span") if "$" in element.text] == ["$0.0015"] * 3
     assert len(browser.all(".costs .column")) == 3
+
+
+@pytest.mark.parametrize("odd", [None, 5, "x", [], {}, [None, 5, "x", []], {"a": None}], ids=repr)
+def test_a_summary_of_odd_shapes_is_shown_as_far_as_it_goes(
+    browser: Browser, job: Path, tmp_path: Path, odd: Any
+) -> None:
+    place = tmp_path / "job"
+    shutil.copytree(job, place)
+    keys = [*read_json(job / "summary.json"), "solved", "earlier_attempts"]
+    (place / "summary.json").write_text(json.dumps(dict.fromkeys(keys, odd) | {"arms": [odd, {"tasks": odd}]}), "utf-8")
+    browser.open(write_report(place, tmp_path / "report.html", checks_for()).file)
+    assert len(browser.rows()) >= 5 and "unknown" in browser.text("#totals")
+    assert browser.log() == []
 
 
 LIVE = "<img src=x onerror=\"window.pwned='img'\"><svg onload=\"window.pwned='svg'\"></svg>"

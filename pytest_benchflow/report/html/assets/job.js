@@ -30,7 +30,7 @@ function drawHead() {
 }
 
 function card(name, value, more, extra) {
-  return el("div", { class: "card" }, el("h3", {}, name), el("p", { class: value.length > 9 ? "big long" : "big" }, known(value)), more ? el("p", { class: "quiet" }, more) : null, extra);
+  return el("div", { class: "card" }, el("p", { class: "card-name" }, name), el("p", { class: value.length > 9 ? "big long" : "big" }, known(value)), more ? el("p", { class: "quiet" }, more) : null, extra);
 }
 
 function drawTotals() {
@@ -138,7 +138,7 @@ function heatCell(task, arm, entries) {
   const share = scored ? Math.max(0, Math.min(1, told.mean_reward)) : 0;
   const tainted = scored && healthy < all - number(["skipped"]);
   return el("button", {
-    type: "button", class: `cell ${state}${tainted ? " partly" : ""}${share > 0.7 ? " deep" : ""}`, css: { "--share": `${Math.round(100 * share)}%` },
+    type: "button", class: `cell ${state}${tainted ? " partly" : ""}${share > 0.77 ? " high" : share > 0.64 ? " middle" : ""}`, css: { "--share": `${Math.round(100 * share)}%` },
     "aria-label": `${task}, ${armName(arm)}: ${scored ? `mean reward ${label} of ${healthy} healthy` : label}; ${counted}`, title: `${counted}`,
     on: { click: () => filterTo({ task, arm }) },
   }, el("span", { class: "cell-value" }, label), el("span", { class: "marks" }, entries.length > 12 ? `${healthy}/${all}` : entries.map((entry) => mark(entry.verdict))));

@@ -65,7 +65,6 @@ function setTheme(theme, keep) {
   const root = document.documentElement;
   if (theme === "auto") delete root.dataset.theme; else root.dataset.theme = theme;
   byId("theme-name").textContent = { auto: "Auto", light: "Light", dark: "Dark" }[theme];
-  byId("theme").setAttribute("aria-label", `Colours: ${{ auto: "as the system has them", light: "light", dark: "dark" }[theme]}`);
   byId("theme").dataset.theme = theme;
   if (!keep) return;
   try { localStorage.setItem("benchflow-report-theme", theme); } catch { /* a browser that keeps nothing */ }

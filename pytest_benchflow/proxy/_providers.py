@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
@@ -248,6 +249,33 @@ def why_no_translation(provider: Provider) -> str | None:
     if not missing:
         return None
     return f"{' and '.join(missing)} is not installed: pip install 'pytest-benchflow[{provider.extra}]'"
+
+
+def hidden_in_files(parameters: Mapping[str, str]) -> list[str]:
+    """Return the secrets in the files that a provider's parameters lead to. Raises: ProviderError."""
+    found: list[str] = []
+    if path := parameters.get("vertex_credentials"):
+        found += file_secrets(path)
+    if profile := parameters.get("aws_profile_name"):
+        found += _profile_secrets(profile)
+    if token := parameters.get("aws_web_identity_token"):
+        with suppress(OSError, ValueError):
+            found.append(Path(token).read_text(encoding="utf-8"))
+    return found
+
+
+def _profile_secrets(profile: str) -> list[str]:
+    """Return what a profile of AWS has in the files where it may have keys; whoever uses it tells what is wrong."""
+    from configparser import Error, RawConfigParser
+
+    places = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
+    found = RawConfigParser()
+    try:
+        found.read([Path(host_variable(name) or usual).expanduser() for name, usual in places], encoding="utf-8")
+    except (Error, UnicodeDecodeError):
+        return []
+    sections = [found[name] for name in (profile, f"profile {profile}") if name in found]
+    return [value for section in sections for name, value in section.items() if re.search(r"key|token", name) and value]
 
 
 def file_secrets(path: str) -> tuple[str, ...]:

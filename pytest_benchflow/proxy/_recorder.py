@@ -13,6 +13,8 @@ from pytest_benchflow.records.pending import Pending
 from pytest_benchflow.records.values import now
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_benchflow.records.redact import Redactor
     from pytest_benchflow.records.rundir import RunDir
 
@@ -58,6 +60,7 @@ class Recorder:
 
     def __init__(self, rundir: RunDir, redactor: Redactor) -> None:
         self.received = 0
+        self.heard: Callable[[bytes], None] | None = None  # see `GatewayEndpoint.heard`
         self.warnings: list[str] = []
         self._redactor = redactor
         self._prefix = secrets.token_hex(4)
@@ -144,6 +147,9 @@ class Recorder:
         line = (b'{"request":', *exchange.request, b',"response":', *response, b",", dumps(tail)[1:])
         self._backlog.append(line)
         self._flush()
+        if self.heard:
+            request = {"path": exchange.path, "body": True if exchange.method == "POST" else None}
+            self.heard(b"".join((b'{"request":', dumps(request), b',"response":', *response, b",", dumps(tail)[1:])))
 
     def close(self) -> None:
         """Try once more to write what is left, and close the journals."""

@@ -150,6 +150,15 @@ class GatewayEndpoint:
         """Return how many requests have come so far."""
         return self._recorder.received
 
+    @property
+    def heard(self) -> Callable[[bytes], None] | None:
+        """Return what hears each exchange as it ends: as in llm_trajectory.jsonl, without the request's body."""
+        return self._recorder.heard
+
+    @heard.setter
+    def heard(self, heard: Callable[[bytes], None] | None) -> None:
+        self._recorder.heard = heard
+
     async def port(self) -> int:
         """Return a loopback TCP port of the host on which this endpoint listens."""
         if self._port is None:

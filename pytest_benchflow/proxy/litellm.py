@@ -23,7 +23,7 @@ from pytest_benchflow.proxy._litellm_frames import CALLS, DATA, LEASES, LOCK, LO
 from pytest_benchflow.records.jsontext import dumps, loads
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from pytest_benchflow.contracts import ModelRequest
 
@@ -32,9 +32,11 @@ _ATTEMPTS = 5
 _LONGEST_PATH = 98
 # All that the process gets of the environment: no key is among it.
 _INHERITED = (
-    "PATH HOME LANG LC_ALL TZ TMPDIR SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY "
-    "ALL_PROXY http_proxy https_proxy no_proxy all_proxy VIRTUAL_ENV PYTHONPATH PYTHONHOME LD_LIBRARY_PATH"
+    "PATH HOME LANG LC_ALL TZ TMPDIR SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE VIRTUAL_ENV PYTHONPATH PYTHONHOME "
+    "LD_LIBRARY_PATH"
 )
+# They may have a password in them, and so reach it with each request, as keys do.
+_PROXIES = "HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy".split()  # noqa: SIM905
 # Of an agent's headers only what says which features of the format it uses.
 _PASSED_ON = ("anthropic-beta",)
 _MAIN = "import sys; sys.path.append(sys.argv.pop()); from pytest_benchflow.proxy._litellm_worker import main; main()"
@@ -139,7 +141,7 @@ class TranslatedUpstream:
             "streamed": streamed is not None and not listed,
             "model": self._model,
             "parameters": self._parameters,
-            "environment": self._environment,
+            "environment": {**_set_of(_PROXIES), **self._environment},
             "timeout": self._timeout,
             "headers": {name: value for name, value in request.headers.items() if name.lower() in _PASSED_ON},
         }
@@ -248,8 +250,9 @@ def _start(directory: Path) -> socket.socket:
     for name in (CALLS, LEASES):
         (directory / name).unlink(missing_ok=True)
     ours, theirs = socket.socketpair()
-    environment = {name: os.environ[name] for name in _INHERITED.split() if name in os.environ}
+    environment = _set_of(_INHERITED.split())
     environment["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    environment["NETRC"] = os.devnull  # a password of the user's would go where the key belongs
     package = str(Path(__file__).parents[2])
     with theirs, (directory / LOG).open("wb") as log:
         # It forks at once and this process of it ends, so that nobody has to wait for it later.
@@ -266,6 +269,10 @@ def _start(directory: Path) -> socket.socket:
         # Nobody may find the directory without its socket: who has the lock next connects to it.
         _until_listening(directory / LEASES, ours)
     return ours
+
+
+def _set_of(names: Iterable[str]) -> dict[str, str]:
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _until_listening(path: Path, lease: socket.socket) -> None:

@@ -17,9 +17,9 @@ from pytest_benchflow.tasks.load import task_digest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_benchflow.contracts import Agent, Endpoint, Upstream
+    from pytest_benchflow.contracts import Agent, Upstream
     from pytest_benchflow.proxy._routed import Way
-    from pytest_benchflow.proxy.gateway import Gateway
+    from pytest_benchflow.proxy.gateway import Gateway, GatewayEndpoint
     from pytest_benchflow.proxy.litellm import Translation
     from pytest_benchflow.records.redact import Redactor
     from pytest_benchflow.records.rundir import RunDir
@@ -57,7 +57,7 @@ class Route:
         redactor: Redactor,
         translation: Callable[[], Translation] | None = None,
         effort: str | None = None,
-    ) -> Endpoint:
+    ) -> GatewayEndpoint:
         """Open the door to this route, recording into `rundir`; the endpoint owns and closes the upstream."""
         from pytest_benchflow.proxy._routed import RoutedUpstream
 
@@ -193,8 +193,7 @@ def _way(provider: Provider, full: str, model: str, own_base: str | None) -> tup
         parameters[KEY] = "none"  # a server may take none, LiteLLM's client asks for one
     environment = _providers.environment_of(provider)
     hidden = [value for setting, value in credentials.items() if setting.secret]
-    if path := parameters.get("vertex_credentials"):
-        hidden += _providers.file_secrets(path)
+    hidden += _providers.hidden_in_files(parameters)
     hidden += [value for name, value in environment.items() if _SECRET_NAME.search(name)]
     way = Way(
         model=model,

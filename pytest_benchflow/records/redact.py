@@ -43,6 +43,7 @@ _SHAPES: tuple[tuple[str, str], ...] = (
     ("AKIA", r"[0-9A-Z]{16}(?![A-Za-z0-9])"),
     ("ASIA", r"[0-9A-Z]{16}(?![A-Za-z0-9])"),
     ("AIza", r"[0-9A-Za-z_-]{35}"),
+    ("ya29.", r"[0-9A-Za-z_-]{20,}"),
     *((f"gh{kind}_", r"[A-Za-z0-9]{36,}") for kind in "pousr"),
     ("github_pat_", r"[A-Za-z0-9_]{40,}"),
     ("glpat-", r"[A-Za-z0-9_-]{20,}"),
@@ -63,7 +64,7 @@ _SHAPES: tuple[tuple[str, str], ...] = (
 
 def _hint(character: bytes, literals: Iterable[bytes]) -> re.Pattern[bytes]:
     """Return a pattern that finds those literals that have a character, by its first place in them."""
-    halves = [literal.partition(character) for literal in dict.fromkeys(literals)]
+    halves = [literal.partition(character) for literal in literals]
     around = (b"(?<=%s)%s" % (before + at, after) for before, at, after in halves if at)
     return re.compile(b"%s(?:%s)" % (character, b"|".join(around)))
 
@@ -72,8 +73,13 @@ _TEXT_SHAPES = tuple((literal, re.compile(re.escape(literal) + rest)) for litera
 # In JSON text the character after a shape is part of it or its end, and control characters are escapes.
 _RAW_SHAPES = tuple((literal.encode(), re.compile((re.escape(literal) + rest).encode())) for literal, rest in _SHAPES)
 
-# Each has one of these characters, which can be searched for much faster than all of them.
-_HINTS = tuple(_hint(each, [literal for literal, _ in _RAW_SHAPES]) for each in (b"-", b"_", b"A", b"xox"))
+# Most have one of these characters, which can be searched for much faster than all of them.
+_MARKS = (b"-", b"_", b"A")
+_LITERALS = dict.fromkeys(literal for literal, _ in _RAW_SHAPES)
+_HINTS = (
+    *(_hint(each, _LITERALS) for each in _MARKS),
+    *(re.compile(re.escape(each)) for each in _LITERALS if not any(mark in each for mark in _MARKS)),
+)
 
 # An escape that can hide a character of a secret; any escape can when a secret has unusual characters.
 _HIDING = re.compile(rb"\\u00[2-7]|\\/")

@@ -31,6 +31,7 @@ class Cloud:
     url: str = ""
     requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
     status: int = 200
+    refuses_tokens: bool = False
 
     def body(self) -> Any:
         return self.requests[-1][2]
@@ -72,6 +73,9 @@ async def vertex() -> AsyncIterator[Cloud]:
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         raw = await request.read()
+        if request.path == "/token" and cloud.refuses_tokens:
+            told = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
+            return web.json_response(told, status=400)
         if request.path == "/token":
             return web.json_response({"access_token": "ya29.invented", "expires_in": 3600, "token_type": "Bearer"})
         cloud.requests.append((request.path_qs, dict(request.headers), json.loads(raw)))

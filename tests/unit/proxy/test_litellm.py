@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 
 from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.proxy._routed import RoutedUpstream
+from pytest_benchflow.proxy.keycheck import rejection
 from pytest_benchflow.proxy.litellm import Translation, _join
-from pytest_benchflow.proxy.routes import Route, provider_route
+from pytest_benchflow.proxy.routes import provider_route
 from pytest_benchflow.proxy.script import Call, ScriptTurn
 from pytest_benchflow.proxy.scripted import ScriptedUpstream
 from pytest_benchflow.proxy.serve import serving
@@ -23,6 +28,9 @@ from tests.unit.proxy.door import GEMINI, PATHS, STREAMS, Door, asking, door, ru
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from tests.unit.proxy.clouds import Cloud
+
+CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
 FORMATS = ("chat", "responses", "messages", "generateContent")
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 BODIES: dict[str, dict[str, Any]] = {
@@ -69,28 +77,78 @@ def session(testrun_uid: str) -> Iterator[str]:
     lease.close()
 
 
+@dataclass(frozen=True)
+class Rig:
+    """Doors to models that are translated for, by the session's process."""
+
+    session: str
+    path: Path  # of the rollout
+    host: pytest.MonkeyPatch
+
+    @asynccontextmanager
+    async def door(self, model: str, *, effort: str | None = None) -> AsyncIterator[Door]:
+        """Open one to a model, as what the host sets now leads to it."""
+        route = provider_route(model)
+        translation = Translation(self.session)
+        assert isinstance(route.upstream, RoutedUpstream)
+        route.upstream.use(translation, dialect=None)
+        try:
+            async with door(self.path, route.upstream, secrets=route.secrets) as agent:
+                agent.endpoint._effort = effort
+                yield agent
+        finally:
+            await translation.close()
+
+    @asynccontextmanager
+    async def anthropic(self, *turns: ScriptTurn) -> AsyncIterator[tuple[Door, ScriptedUpstream]]:
+        """Open one to a model of Anthropic's, and serve that."""
+        upstream = ScriptedUpstream(turns or (LOOKING,))
+        async with serving(upstream) as url:
+            self.host.setenv("ANTHROPIC_BASE_URL", url)
+            async with self.door("anthropic/claude-x") as agent:
+                yield agent, upstream
+
+    @asynccontextmanager
+    async def bedrock(self, name: str = CLAUDE, *, effort: str | None = None) -> AsyncIterator[tuple[Door, Cloud]]:
+        """Open one to a model of Bedrock's, and serve that; its credentials are set."""
+        async with clouds.bedrock() as cloud:
+            self.host.setenv("AWS_REGION", "us-west-2")
+            self.host.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", cloud.url)
+            async with self.door(f"bedrock/{name}", effort=effort) as agent:
+                yield agent, cloud
+
+    @asynccontextmanager
+    async def vertex(self) -> AsyncIterator[tuple[Door, Cloud, str]]:
+        """Open one to a model of Vertex AI's, and serve that; third the private key of the service account."""
+        async with clouds.vertex() as cloud:
+            account = clouds.service_account(self.path.with_name("account.json"), cloud.url)
+            self.host.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(account))
+            self.host.setenv("VERTEXAI_PROJECT", "invented-project")
+            self.host.setenv("VERTEXAI_LOCATION", "us-central1")
+            self.host.setenv("VERTEXAI_API_BASE", cloud.url)
+            async with self.door("vertex/gemini-2.5-pro") as agent:
+                yield agent, cloud, json.loads(account.read_text())["private_key"]
+
+
 @pytest.fixture
-def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in ("OPENAI", "ANTHROPIC", "GEMINI", "ZAI"):
+def host(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Set a key of each provider, and lead to none of their own servers."""
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI", "ZAI", "MISTRAL"):
         monkeypatch.setenv(f"{name}_API_KEY", f"sk-{name}-invented")
         monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "bearer-invented-1")
     return monkeypatch
 
 
-@asynccontextmanager
-async def translated(route: Route, session: str, path: Path, *, effort: str | None = None) -> AsyncIterator[Door]:
-    """Open a door to a route's model that shares the session's process."""
-    from pytest_benchflow.proxy._routed import RoutedUpstream
+@pytest.fixture
+def rig(session: str, tmp_path: Path, host: pytest.MonkeyPatch) -> Rig:
+    return Rig(session, tmp_path / "run", host)
 
-    translation = Translation(session)
-    assert isinstance(route.upstream, RoutedUpstream)
-    route.upstream.use(translation, dialect=None)
-    try:
-        async with door(path, route.upstream, secrets=route.secrets) as agent:
-            agent.endpoint._effort = effort
-            yield agent
-    finally:
-        await translation.close()
+
+@pytest.fixture
+def own_rig(request: pytest.FixtureRequest, testrun_uid: str, tmp_path: Path, host: pytest.MonkeyPatch) -> Rig:
+    """Return one with a process of its own."""
+    return Rig(f"{crc32(request.node.name.encode()):08x}{testrun_uid}", tmp_path / "run", host)
 
 
 def sent(dialect: str, *, streamed: bool, **more: Any) -> tuple[dict[str, Any], str]:
@@ -162,20 +220,17 @@ PROVIDERS = {
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_each_format_is_translated_for_a_provider(
-    provider: str, session: str, tmp_path: Path, variables: pytest.MonkeyPatch
-) -> None:
+def test_each_format_is_translated_for_a_provider(provider: str, rig: Rig) -> None:
     model, variable, spoken, version = PROVIDERS[provider]
 
     async def work() -> None:
         upstream = ScriptedUpstream([LOOKING])
         async with serving(upstream) as url:
-            variables.setenv(variable, url + version)
-            variables.setenv("MISTRAL_API_KEY", "sk-mistral-invented")
+            rig.host.setenv(variable, url + version)
             route = provider_route(model)
             assert route.way is not None
             formats = [each for each in FORMATS if each not in route.way.natives]
-            async with translated(route, session, tmp_path / "run") as agent:
+            async with rig.door(model) as agent:
                 for record in await ask_in_every_format(agent, *formats):
                     told = record["metadata"]["upstream"]
                     assert record["metadata"]["translated_by"].startswith("litellm ")
@@ -185,7 +240,7 @@ def test_each_format_is_translated_for_a_provider(
                     assert told["response_id"], "the provider's own id"
                     assert "be brief" in json.dumps(told["request"])
                 assert route.secrets
-                assert_nothing_shown(agent, session, *route.secrets)
+                assert_nothing_shown(agent, rig.session, *route.secrets)
             assert len(upstream.requests) == 2 * len(formats)
             shown = {value for each in upstream.requests for value in each.headers.values() if "invented" in value}
             assert len(shown) == 1
@@ -193,19 +248,14 @@ def test_each_format_is_translated_for_a_provider(
     run(work())
 
 
-def test_bedrock_keeps_thoughts_and_their_signatures(
-    session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bedrock_keeps_thoughts_and_their_signatures(rig: Rig) -> None:
     async def work() -> None:
-        async with clouds.bedrock() as cloud:
-            monkeypatch.setenv("AWS_REGION", "us-west-2")
-            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAINVENTED00001")
-            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret/invented/0001")
-            monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", cloud.url)
-            route = provider_route("bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0")
-            async with translated(route, session, tmp_path / "run") as agent:
-                records = await ask_in_every_format(agent, *FORMATS)
-                assert_nothing_shown(agent, session, "AKIAINVENTED00001", "secret/invented/0001")
+        rig.host.delenv("AWS_BEARER_TOKEN_BEDROCK")
+        rig.host.setenv("AWS_ACCESS_KEY_ID", "AKIAINVENTED00001")
+        rig.host.setenv("AWS_SECRET_ACCESS_KEY", "secret/invented/0001")
+        async with rig.bedrock() as (agent, cloud):
+            records = await ask_in_every_format(agent, *FORMATS)
+            assert_nothing_shown(agent, rig.session, "AKIAINVENTED00001", "secret/invented/0001")
             assert all("AWS4-HMAC-SHA256 Credential=AKIA" in sent[1]["Authorization"] for sent in cloud.requests)
             assert all("/us-west-2/bedrock/" in sent[1]["Authorization"] for sent in cloud.requests)
             for record in records[:6]:  # generateContent has no place for another provider's
@@ -219,165 +269,177 @@ def test_bedrock_keeps_thoughts_and_their_signatures(
     run(work())
 
 
-def test_a_thought_goes_back_to_bedrock_as_it_came(
-    session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thought_goes_back_to_bedrock_as_it_came(rig: Rig) -> None:
     async def work() -> None:
-        async with clouds.bedrock() as cloud:
-            monkeypatch.setenv("AWS_REGION", "us-west-2")
-            monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "bearer-invented-1")
-            monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", cloud.url)
-            route = provider_route("bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0")
-            async with translated(route, session, tmp_path / "run") as agent:
-                body, path = sent("messages", streamed=False, thinking={"type": "enabled", "budget_tokens": 2048})
-                first = (await agent.post(body, path)).json
-                results = [{"type": "tool_result", "tool_use_id": name, "content": "ok"} for name, _ in clouds.CALLS]
-                body["messages"] = [
-                    *body["messages"],
-                    {"role": "assistant", "content": first["content"]},
-                    {"role": "user", "content": results},
-                ]
-                assert (await agent.post(body, path)).status == 200
+        async with rig.bedrock() as (agent, cloud):
+            body, path = sent("messages", streamed=False, thinking={"type": "enabled", "budget_tokens": 2048})
+            first = (await agent.post(body, path)).json
+            results = [{"type": "tool_result", "tool_use_id": name, "content": "ok"} for name, _ in clouds.CALLS]
+            body["messages"] = [
+                *body["messages"],
+                {"role": "assistant", "content": first["content"]},
+                {"role": "user", "content": results},
+            ]
+            assert (await agent.post(body, path)).status == 200
             assert cloud.body()["messages"][1]["content"][0]["signature"] == clouds.SIGNATURE
             assert cloud.requests[-1][1]["Authorization"] == "Bearer bearer-invented-1"
 
     run(work())
 
 
-def test_vertex_is_asked_with_the_token_of_a_service_account(
-    session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vertex_is_asked_with_the_token_of_a_service_account(rig: Rig) -> None:
     async def work() -> None:
-        async with clouds.vertex() as cloud:
-            account = clouds.service_account(tmp_path / "account.json", cloud.url)
-            monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(account))
-            monkeypatch.setenv("VERTEXAI_PROJECT", "invented-project")
-            monkeypatch.setenv("VERTEXAI_LOCATION", "us-central1")
-            monkeypatch.setenv("VERTEXAI_API_BASE", cloud.url)
-            route = provider_route("vertex/gemini-2.5-pro")
-            assert json.loads(account.read_text())["private_key"] in route.secrets
-            async with translated(route, session, tmp_path / "run") as agent:
-                records = await ask_in_every_format(agent, *FORMATS)
-                key = json.loads(account.read_text())["private_key"]
-                assert_nothing_shown(agent, session, key, key[100:160], "ya29.invented")
+        async with rig.vertex() as (agent, cloud, key):
+            assert key in provider_route("vertex/gemini-2.5-pro").secrets
+            records = await ask_in_every_format(agent, *FORMATS)
+            assert_nothing_shown(agent, rig.session, key, key[100:160], "ya29.invented")
             assert all("/projects/invented-project/locations/us-central1/" in each[0] for each in cloud.requests)
             assert {record["metadata"]["upstream"]["response_id"] for record in records} == {"vertex-1"}
 
     run(work())
 
 
-@pytest.mark.parametrize("dialect", FORMATS)
-def test_an_error_keeps_its_status_and_is_not_tried_again(
-    dialect: str, session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_that_cannot_be_had_are_a_401_that_is_not_tried_again(rig: Rig) -> None:
     async def work() -> None:
-        async with clouds.bedrock() as cloud:
+        async with rig.vertex() as (agent, cloud, _):
+            cloud.refuses_tokens = True
+            answers = [await agent.post(*sent("messages", streamed=False)) for _ in range(2)]
+            assert [answer.status for answer in answers] == [401, 401]
+            assert "no credentials: " in answers[0].raw.decode()
+            assert "invalid_grant" in answers[0].raw.decode()
+            assert "is not asked again" in answers[1].raw.decode()
+            assert cloud.requests == []
+
+    run(work())
+
+
+@pytest.mark.parametrize("case", ["taken", "rejected", "no-profile"])
+def test_a_key_that_only_litellm_uses_is_tried_with_one_word(case: str, rig: Rig) -> None:
+    async def work() -> None:
+        if case == "no-profile":
+            rig.host.delenv("AWS_BEARER_TOKEN_BEDROCK")
+            rig.host.setenv("AWS_PROFILE", "of-nobody")
+        async with rig.bedrock() as (_, cloud):
+            cloud.status = 200 if case == "taken" else 403
+            translation = Translation(rig.session)
+            said = await rejection(provider_route(f"bedrock/{CLAUDE}"), translation)
+            await translation.close()
+            if case == "no-profile":
+                assert said is not None
+                assert "(of-nobody) could not be found" in said
+                assert cloud.requests == []
+                return
+            assert said == (None if case == "taken" else "403 too many requests")
+            ((_, _, asked),) = cloud.requests
+            assert asked["messages"] == [{"role": "user", "content": [{"text": "."}]}]
+            assert asked["inferenceConfig"] == {"maxTokens": 1}
+
+    run(work())
+
+
+@pytest.mark.parametrize("dialect", FORMATS)
+def test_an_error_keeps_its_status_and_is_not_tried_again(dialect: str, rig: Rig) -> None:
+    async def work() -> None:
+        async with rig.bedrock("amazon.nova-x") as (agent, cloud):
             cloud.status = 429
-            monkeypatch.setenv("AWS_REGION", "us-west-2")
-            monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "bearer-invented-1")
-            monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", cloud.url)
-            async with translated(provider_route("bedrock/amazon.nova-x"), session, tmp_path / "run") as agent:
-                for streamed in (False, True):
-                    answer = await agent.post(*sent(dialect, streamed=streamed))
-                    assert answer.status == 429
-                    assert "too many requests" in json.dumps(answer.json)
-                    assert answer.headers["Retry-After"] == "7"
+            for streamed in (False, True):
+                answer = await agent.post(*sent(dialect, streamed=streamed))
+                assert answer.status == 429
+                assert "too many requests" in json.dumps(answer.json)
+                assert answer.headers["Retry-After"] == "7"
             assert len(cloud.requests) == 2
 
     run(work())
 
 
-def test_what_litellm_refuses_is_told_and_not_dropped(
-    session: str, tmp_path: Path, variables: pytest.MonkeyPatch
-) -> None:
+def test_what_litellm_refuses_is_told_and_not_dropped(rig: Rig) -> None:
     async def work() -> None:
-        upstream = ScriptedUpstream([LOOKING])
-        async with serving(upstream) as url:
-            variables.setenv("ANTHROPIC_BASE_URL", url)
-            async with translated(provider_route("anthropic/claude-x"), session, tmp_path / "run") as agent:
-                answer = await agent.post(asking("x", seed=7, logit_bias={"1": 2}))
-                assert answer.status == 400
-                assert "cannot be translated" in answer.json["error"]["message"]
+        async with rig.anthropic() as (agent, upstream):
+            answer = await agent.post(asking("x", seed=7, logit_bias={"1": 2}))
+            assert answer.status == 400
+            assert "cannot be translated" in answer.json["error"]["message"]
             assert upstream.requests == []
 
     run(work())
 
 
-def test_a_hint_that_changes_no_answer_is_left_out_where_it_has_no_place(
-    session: str, tmp_path: Path, variables: pytest.MonkeyPatch
-) -> None:
+def test_a_hint_that_changes_no_answer_is_left_out_where_it_has_no_place(rig: Rig) -> None:
     async def work() -> None:
-        upstream = ScriptedUpstream([LOOKING])
-        async with serving(upstream) as url:
-            variables.setenv("ANTHROPIC_BASE_URL", url)
-            async with translated(provider_route("anthropic/claude-x"), session, tmp_path / "run") as agent:
-                for streamed in (False, True):
-                    body, path = sent("responses", streamed=streamed, prompt_cache_key="thread-1", store=False)
-                    assert (await agent.post(body, path)).status == 200
-                told = [record["metadata"]["hints_left_out"] for record in agent.records()]
-                assert all("prompt_cache_key" in each for each in told)
+        async with rig.anthropic() as (agent, upstream):
+            for streamed in (False, True):
+                body, path = sent("responses", streamed=streamed, prompt_cache_key="thread-1", store=False)
+                assert (await agent.post(body, path)).status == 200
+            told = [record["metadata"]["hints_left_out"] for record in agent.records()]
+            assert all("prompt_cache_key" in each for each in told)
             assert not any(b"thread-1" in asked.body for asked in upstream.requests)
 
     run(work())
 
 
-def test_an_agent_does_not_steer_litellm(session: str, tmp_path: Path, variables: pytest.MonkeyPatch) -> None:
+def test_an_agent_does_not_steer_litellm(rig: Rig) -> None:
     async def work() -> None:
-        upstream = ScriptedUpstream([LOOKING])
-        async with serving(upstream) as url:
-            variables.setenv("ANTHROPIC_BASE_URL", url)
-            async with translated(provider_route("anthropic/claude-x"), session, tmp_path / "run") as agent:
-                steering = {"headers": {"x-api-key": "other"}, "vertex_project": "p", "use_litellm_proxy": True}
-                steering |= {"timeout": 0.001, "extra_body": {"model": "other"}, "ssl_verify": False}
-                assert (await agent.post(asking("x", **steering))).status == 200
-                (record,) = agent.records()
-                assert sorted(record["metadata"]["stripped"]) == sorted(steering)
+        async with rig.anthropic() as (agent, upstream):
+            steering = {"headers": {"x-api-key": "other"}, "vertex_project": "p", "use_litellm_proxy": True}
+            steering |= {"timeout": 0.001, "extra_body": {"model": "other"}, "ssl_verify": False}
+            assert (await agent.post(asking("x", **steering))).status == 200
+            (record,) = agent.records()
+            assert sorted(record["metadata"]["stripped"]) == sorted(steering)
             (asked,) = upstream.requests
             assert json.loads(asked.body)["model"] == "claude-x"
 
     run(work())
 
 
-def test_tokens_that_no_provider_counted_are_not_invented(
-    session: str, tmp_path: Path, variables: pytest.MonkeyPatch
-) -> None:
+def test_tokens_that_no_provider_counted_are_not_invented(rig: Rig) -> None:
     async def work() -> None:
-        async with serving(ScriptedUpstream([ScriptTurn(text="hi", usage=False, repeat=True)])) as url:
-            route = provider_route(f"vllm/m@{url}")
-            async with translated(route, session, tmp_path / "run") as agent:
-                for streamed in (False, True):
-                    assert (await agent.post(*sent("generateContent", streamed=streamed))).status == 200
-                for record in agent.records():
-                    assert "usageMetadata" not in record["response"]["body"]
+        silent = ScriptedUpstream([ScriptTurn(text="hi", usage=False, repeat=True)])
+        async with serving(silent) as url, rig.door(f"vllm/m@{url}") as agent:
+            for streamed in (False, True):
+                assert (await agent.post(*sent("generateContent", streamed=streamed))).status == 200
+            for record in agent.records():
+                assert "usageMetadata" not in record["response"]["body"]
 
     run(work())
 
 
-def test_a_stream_that_is_cut_ends_cut(session: str, tmp_path: Path, variables: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_cut_ends_cut(rig: Rig) -> None:
     async def work() -> None:
-        async with serving(ScriptedUpstream([ScriptTurn(text="a long story", cut=600)])) as url:
-            variables.setenv("ANTHROPIC_BASE_URL", url)
-            async with translated(provider_route("anthropic/claude-x"), session, tmp_path / "run") as agent:
-                answer = await agent.post(*sent("chat", streamed=True))
-                assert answer.cut
-                (record,) = agent.records()
-                assert record["error"]["type"] == "incomplete_stream"
+        async with rig.anthropic(ScriptTurn(text="a long story", cut=600)) as (agent, _):
+            answer = await agent.post(*sent("chat", streamed=True))
+            assert answer.cut
+            (record,) = agent.records()
+            assert record["error"]["type"] == "incomplete_stream"
 
     run(work())
 
 
-def test_an_effort_is_followed_to_the_provider(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hangs_up", [True, False], ids=["hung-up", "not-there"])
+def test_a_request_that_may_be_billed_is_told_from_one_that_was_not_sent(hangs_up: bool, rig: Rig) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.close()
+
     async def work() -> None:
-        async with clouds.bedrock() as cloud:
-            monkeypatch.setenv("AWS_REGION", "us-west-2")
-            monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "bearer-invented-1")
-            monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", cloud.url)
-            route = provider_route("bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0")
-            async with translated(route, session, tmp_path / "run", effort="high") as agent:
-                body, path = sent("chat", streamed=False, reasoning_effort="high")
-                assert (await agent.post(body, path)).status == 200
-                (record,) = agent.records()
-                report = await agent.endpoint.close()
+        provider = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        rig.host.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{provider.sockets[0].getsockname()[1]}")
+        if not hangs_up:
+            provider.close()
+        async with rig.door("anthropic/claude-x") as agent:
+            assert (await agent.post(*sent("chat", streamed=False))).status == 502
+            (record,) = agent.records()
+        provider.close()
+        assert record["metadata"].get("upstream_unanswered", False) is hangs_up
+
+    run(work())
+
+
+def test_an_effort_is_followed_to_the_provider(rig: Rig) -> None:
+    async def work() -> None:
+        async with rig.bedrock(effort="high") as (agent, _):
+            body, path = sent("chat", streamed=False, reasoning_effort="high")
+            assert (await agent.post(body, path)).status == 200
+            (record,) = agent.records()
+            report = await agent.endpoint.close()
             expected = {"asked": "high", "agent": "high", "upstream": "budget=4096", "echoed": None}
             assert record["metadata"]["effort"] == expected
             assert report.efforts == (expected,)
@@ -386,39 +448,34 @@ def test_an_effort_is_followed_to_the_provider(session: str, tmp_path: Path, mon
     run(work())
 
 
-def test_a_process_that_does_not_start_says_why_and_leaves_nothing(
-    tmp_path: Path, testrun_uid: str, variables: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_does_not_start_says_why_and_leaves_nothing(tmp_path: Path, own_rig: Rig) -> None:
     (tmp_path / "litellm.py").write_text("raise ImportError('an invented fault of the installation')\n")
-    variables.setenv("PYTHONPATH", str(tmp_path))
+    own_rig.host.setenv("PYTHONPATH", str(tmp_path))
 
     async def work() -> None:
-        name = f"f{testrun_uid}"
-        async with translated(provider_route("anthropic/claude-x"), name, tmp_path / "run") as agent:
+        async with own_rig.door("anthropic/claude-x") as agent:
             for _ in range(2):
                 answer = await agent.post(*sent("chat", streamed=False))
                 assert answer.status == 502
                 assert "does not start: " in answer.json["error"]["message"]
                 assert "an invented fault of the installation" in answer.json["error"]["message"]
-        assert not Translation(name).directory.exists()
+        assert not Translation(own_rig.session).directory.exists()
 
     run(work())
 
 
-def test_a_process_that_was_killed_is_replaced(tmp_path: Path, testrun_uid: str, variables: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_killed_is_replaced(own_rig: Rig) -> None:
     async def work() -> None:
-        name = f"k{testrun_uid}"
-        directory = Translation(name).directory
-        async with serving(ScriptedUpstream([LOOKING])) as url:
-            variables.setenv("ANTHROPIC_BASE_URL", url)
-            async with translated(provider_route("anthropic/claude-x"), name, tmp_path / "run") as agent:
-                assert (await agent.post(*sent("chat", streamed=False))).status == 200
-                (first,) = translators(directory)
-                os.kill(first, signal.SIGKILL)
-                statuses = [(await agent.post(*sent("chat", streamed=False))).status for _ in range(2)]
-                assert statuses in ([200, 200], [502, 200])
-                (second,) = translators(directory)
-                assert first != second
+        directory = Translation(own_rig.session).directory
+        async with own_rig.anthropic() as (agent, _):
+            assert (await agent.post(*sent("chat", streamed=False))).status == 200
+            (first,) = translators(directory)
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: not translators(directory))
+            statuses = [(await agent.post(*sent("chat", streamed=False))).status for _ in range(2)]
+            assert statuses in ([200, 200], [502, 200])
+            (second,) = translators(directory)
+            assert first != second
         await until(lambda: not translators(directory))
         assert not directory.exists()
 

@@ -13,6 +13,7 @@ from pytest_benchflow.errors import ProviderError, UsageError
 from pytest_benchflow.proxy._providers import PROVIDERS, provider_of
 from pytest_benchflow.proxy._routed import RoutedUpstream, Way
 from pytest_benchflow.proxy.keycheck import rejection
+from pytest_benchflow.proxy.litellm import Translation
 from pytest_benchflow.proxy.routes import ACCEPTED, provider_route, way_to
 from pytest_benchflow.proxy.script import ScriptTurn
 from pytest_benchflow.proxy.scripted import ScriptedUpstream
@@ -165,6 +166,19 @@ def test_credentials_that_cannot_be_read_are_told(host: pytest.MonkeyPatch, tmp_
         provider_route("vertex/m")
 
 
+@pytest.mark.parametrize("section", ["mine", "profile mine"])
+def test_the_secrets_of_a_profile_reach_no_record(section: str, host: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        host.setenv(name, str(tmp_path / name))
+    name = "AWS_CONFIG_FILE" if section.startswith("profile") else "AWS_SHARED_CREDENTIALS_FILE"
+    (tmp_path / name).write_text(
+        f"[{section}]\naws_secret_access_key = k/of+mine=1\nregion = x\n[other]\naws_session_token = k-other\n"
+    )
+    host.setenv("AWS_REGION", "eu-central-1")
+    host.setenv("AWS_PROFILE", "mine")
+    assert way_to("bedrock/m")[1] == ("k/of+mine=1",)
+
+
 def test_a_package_that_is_missing_is_named_with_its_extra(host: pytest.MonkeyPatch, tmp_path: Path) -> None:
     export(host, "bedrock", tmp_path)
     host.setattr("pytest_benchflow.proxy._providers.is_there", lambda _name: False)
@@ -295,7 +309,7 @@ def test_an_empty_request_tells_whether_a_key_is_taken(case: str, host: pytest.M
     async def work() -> None:
         provider = ScriptedUpstream([ScriptTurn(status=status, error=said)])
         async with serving(provider) as url:
-            assert await rejection(provider_route(f"vllm/m@{url}")) == expected
+            assert await rejection(provider_route(f"vllm/m@{url}"), Translation("unused")) == expected
         (asked,) = provider.requests
         assert json.loads(asked.body) == {"model": "m", "messages": [], "max_tokens": 1}
 
@@ -308,7 +322,7 @@ def test_nobody_is_asked_about_no_key(host: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         provider = ScriptedUpstream([])
         async with serving(provider) as url:
-            assert await rejection(provider_route(f"vllm/m@{url}")) is None
+            assert await rejection(provider_route(f"vllm/m@{url}"), Translation("unused")) is None
         assert provider.requests == []
 
     run(work())

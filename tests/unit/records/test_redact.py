@@ -37,6 +37,7 @@ KEYS = {
     "anthropic": "sk-ant-api03-" + "xY9-" * 20,
     "openrouter": "sk-or-v1-" + "0f" * 32,
     "aws": "AKIA" + "Q7" * 8,
+    "google-token": "ya29." + "Q7x" * 8,
     "google": "AIza" + "Sy-_9" * 7,
     "github": "ghp_" + "a1B2" * 9,
     "github-fine": "github_pat_" + "1aB_" * 20,

@@ -37,11 +37,19 @@ class Journal:
     def append_line(self, *parts: bytes) -> None:
         """Write one line that is already JSON without a newline, whole or in parts."""
         with self._lock:
-            if self._fd is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            self._write_whole(self._fd, (*parts, b"\n"))
+            self._write_whole(self._opened(), (*parts, b"\n"))
             self.count += 1
+
+    def open(self) -> None:
+        """Make the file, where the first record is not to wait for that."""
+        with self._lock:
+            self._opened()
+
+    def _opened(self) -> int:
+        if self._fd is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return self._fd
 
     def empty(self) -> None:
         """Take all lines out of the file. Raises: OSError."""

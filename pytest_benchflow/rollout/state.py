@@ -211,4 +211,5 @@ def begin(cell: Cell, host: Host, watch: Callable[[str], None] | None) -> Rollou
     )
     state.config |= {"started_at": state.started_at, **attempt_record(rundir)}
     write_json(rundir.config, redactor.value(state.config))
+    state.events.open()
     return state

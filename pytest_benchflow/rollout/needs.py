@@ -24,14 +24,16 @@ class Policy(NamedTuple):
 def agent_policy(task: Task, step: Step, source: str) -> Policy:
     """Return what a step's agent may reach: its model only, unless its task declares more and `source` lets it.
 
-    What `[environment]` says is taken for the agent when asked alone: templates of tasks open it without a thought.
+    What `[environment]` says is taken for the agent when asked alone: templates of tasks open it without a thought. Where
+    it says nothing it means the internet then, as it does for a verifier.
     """
     declared = step.agent.network
+    silent: Network = "proxy"
     if declared.mode is None and source == ENVIRONMENT:
-        declared = task.environment.network
+        declared, silent = task.environment.network, "public"
     if source == CLOSED:
         return Policy("proxy")
-    return _policy(declared, {None: "proxy", "no-network": "proxy", "public": "public", "allowlist": "allowlist"})
+    return _policy(declared, {None: silent, "no-network": "proxy", "public": "public", "allowlist": "allowlist"})
 
 
 def verifier_policy(task: Task, step: Step) -> Policy:

@@ -55,7 +55,7 @@ def task_with(
 @pytest.mark.parametrize(
     ("own", "environment", "declared", "env_too"),
     [
-        pytest.param(SILENT, SILENT, "proxy", "proxy", id="nothing"),
+        pytest.param(SILENT, SILENT, "proxy", "public", id="nothing"),
         pytest.param(SILENT, PUBLIC, "proxy", "public", id="only-the-environment"),
         pytest.param(SILENT, LISTED, "proxy", "allowlist", id="only-the-environments-list"),
         pytest.param(SILENT, CLOSED, "proxy", "proxy", id="a-closed-environment"),

@@ -44,7 +44,7 @@ function drawTotals() {
     card("Reward", reward(score.mean), `mean of ${count(score.scored)} scored of ${count(score.asked)} rollouts`),
     card("Healthy", isNumber(told.healthy) && isNumber(told.asked) ? `${count(told.healthy)} / ${count(told.asked)}` : UNKNOWN, unhealthyText()),
     card("Tokens", calls ? count(tokens.total) : "none", !calls ? "no model was called" : isNumber(tokens.unknown) && tokens.unknown ? `${count(tokens.subtotal)} known; of ${plural(tokens.unknown, "rollout")} unknown` : null),
-    card("Cost", paid ? money(cost.total) : "none", !paid ? "no paid model was called" : isNumber(cost.unpriced) && cost.unpriced ? `${money(cost.priced_subtotal)} known; ${plural(cost.unpriced, "rollout")} unpriced` : null),
+    card("Cost", paid ? money(cost.total) : "none", !paid ? "no paid model was called" : isNumber(cost.unpriced) && cost.unpriced ? `${cost.priced_subtotal > 0 ? `${money(cost.priced_subtotal)} known; ` : ""}${plural(cost.unpriced, "rollout")} unpriced` : null),
     card("Cells", isNumber(cells.planned) ? count(cells.planned) : UNKNOWN, cellsText(cells), coverageBar(verdicts, cells)),
     earlier.count ? card("Earlier attempts", count(earlier.count), `counted in no other number: ${paid ? `${money(object(earlier.cost_usd).total)}, ` : ""}${count(object(earlier.tokens).total)} tokens`) : null,
   ];
@@ -75,7 +75,15 @@ function tokenSum(told) {
 }
 
 const interval = (estimate) => (isNumber(estimate.low) && isNumber(estimate.high) ? `${reward(estimate.low)} – ${reward(estimate.high)}` : isNumber(estimate.mean) ? "one task: no interval" : "");
-const lastOf = (table) => Object.entries(object(table)).sort(([a], [b]) => Number(a) - Number(b)).at(-1);
+
+// The chance for the most trials that is known, with over how many tasks where that is not all.
+function chance(table, of) {
+  const told = Object.entries(object(table)).map(([k, each]) => [Number(k), object(each)]).filter(([, each]) => isNumber(each.chance)).sort(([a], [b]) => a - b).at(-1);
+  if (!told) return known(UNKNOWN);
+  const some = isNumber(told[1].tasks) && told[1].tasks !== of ? `, ${plural(told[1].tasks, "task")}` : "";
+  return [reward(told[1].chance), el("div", { class: "quiet" }, `k = ${told[0]}${some}`)];
+}
+
 
 function drawArms() {
   const told = arms().filter((arm) => arm.told);
@@ -83,15 +91,14 @@ function drawArms() {
   const row = (arm) => {
     const solved = object(arm.solved), estimate = object(arm.reward), cost = object(arm.cost_usd), mine = rollouts.filter((entry) => armOf(entry) === arm.key && isNumber(entry.data));
     const off = ["unhealthy", "missing", "skipped"].filter((name) => solved[name]).map((name) => `${count(solved[name])} ${name}`).join(", ");
-    const chance = (table) => { const found = lastOf(table); return found && isNumber(object(found[1]).chance) ? `${reward(found[1].chance)} (k ${found[0]})` : UNKNOWN; };
     const paid = mine.some((entry) => entry.paid), calls = mine.some((entry) => entry.calls_model);
     return el("tr", {},
       el("th", { scope: "row" }, el("span", { text: arm.agent }), versions(arm)), el("td", { text: model(String(arm.model)) }), el("td", { text: arm.skills }),
       el("td", { class: "number" }, el("b", {}, `${count(solved.count)} / ${count(solved.of)}`), off ? el("div", { class: "quiet" }, off) : null),
       el("td", { class: "number" }, known(reward(estimate.mean))), el("td", { class: "quiet" }, interval(estimate)),
-      el("td", { class: "number" }, known(chance(arm.pass_at))), el("td", { class: "number" }, known(chance(arm.pass_all))),
+      el("td", { class: "number" }, chance(arm.pass_at, Object.keys(object(arm.tasks)).length)), el("td", { class: "number" }, chance(arm.pass_all, Object.keys(object(arm.tasks)).length)),
       el("td", { class: "number" }, calls ? known(tokenSum(arm.tokens)) : "–"),
-      el("td", { class: "number" }, !paid ? "–" : known(money(cost.total)), paid && cost.unpriced ? el("div", { class: "quiet" }, `${money(cost.priced_subtotal)} known`) : null),
+      el("td", { class: "number" }, !paid ? "–" : known(money(cost.total)), paid && cost.unpriced && cost.priced_subtotal > 0 ? el("div", { class: "quiet" }, `${money(cost.priced_subtotal)} known`) : null),
       el("td", { class: "number" }, known(seconds(object(arm.seconds).total))));
   };
   clear(byId("arms"), el("caption", { class: "hidden" }, "What each agent, model and skill mode came to"), el("thead", {}, el("tr", {}, names.map((name, number) => el("th", { scope: "col", class: number > 2 && number !== 5 ? "number" : null }, name)))), el("tbody", {}, told.map(row)));

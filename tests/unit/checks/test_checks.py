@@ -48,10 +48,10 @@ def without(*keys: str) -> Fault:
 def test_healthy_rollout_passes_every_check(tmp_path: Path) -> None:
     report = review(write_rollout(tmp_path))
     assert not report.findings
-    # It has no verdict yet, asked for no effort, cost nothing, and had neither skills nor a file of settings.
+    # It has no verdict yet, asked for no effort, cost nothing, had neither skills nor settings, and was verified once.
     assert set(report.not_applicable) == {
         *("verdict_agrees", "effort_kept", "cost_known", "cost_adds_up", "costs_agree"),
-        *("task_skills_loaded", "agent_settings_kept"),
+        *("task_skills_loaded", "agent_settings_kept", "regrade_changes_no_fact"),
     }
     assert {*report.ran, *report.not_applicable} == set(all_checks())
     assert verdict_of(report.findings, Rollout(tmp_path).result) == ("pass", None)
@@ -68,6 +68,18 @@ def drop_usage(rundir: RunDir) -> None:
     edit(rundir.result, lambda value: value["agent_result"].update(total_tokens=220))
 
 
+def verified_again(**first: Any) -> Fault:
+    """Leave a rollout whose verifier ran again, and whose first record differs from the present one."""
+
+    def fault(rundir: RunDir) -> None:
+        place = rundir.regrades / "1" / "first"
+        place.mkdir(parents=True)
+        (place / "result.json").write_text(json.dumps({**json.loads(rundir.result.read_text()), **first}))
+        edit(rundir.result, lambda value: value.update(regraded={"count": 1}))
+
+    return fault
+
+
 def not_ready(row: dict[str, Any]) -> None:
     row["info"] |= {"training_ready": False, "training_ready_reason": "agent_error"}
     row |= {"error": {"error": "agent_error"}}
@@ -80,6 +92,17 @@ def arguments_of_first_call(row: dict[str, Any], arguments: Any) -> None:
 # A message that is not well formed is not the one in the raw records either: both claims are broken.
 WHOLE = "row_rebuilds"
 FAULTS: list[tuple[str, Fault, set[str]]] = [
+    (
+        "an-error-is-gone-since-the-verifier-ran-again",
+        verified_again(error="the sandbox was lost", error_category="sandbox"),
+        {"regrade_changes_no_fact"},
+    ),
+    (
+        "a-conduct-is-forgiven-since-the-verifier-ran-again",
+        verified_again(verdict="unhealthy", verdict_category="conduct"),
+        {"regrade_changes_no_fact"},
+    ),
+    ("a-regrade-without-its-first-record", in_result(regraded={"count": 1}), {"regrade_changes_no_fact"}),
     ("law-1-a-request-was-not-recorded", in_result(proxy={"received": 4, "recorded": 4}), {"every_request_recorded"}),
     ("law-1-no-counter", in_result(proxy=None), {"every_request_recorded"}),
     (
@@ -243,6 +266,14 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
     ("a-reward-of-its-own", in_row(lambda row: row.update(reward=0.5)), {"row_reward_agrees"}),
     ("verdict-that-the-reward-forbids", in_result(verdict="fail"), {"verdict_agrees"}),
 ]
+
+
+def test_a_verifier_that_ran_again_may_change_the_score(tmp_path: Path) -> None:
+    rundir = write_rollout(tmp_path)
+    verified_again(rewards=None, verifier_error="it crashed", verdict="unhealthy", verdict_category="verifier")(rundir)
+    report = review(rundir)
+    assert not report.findings
+    assert "regrade_changes_no_fact" in report.ran
 
 
 @pytest.mark.parametrize(("fault", "expected"), [pytest.param(f, e, id=name) for name, f, e in FAULTS])

@@ -13,7 +13,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -55,12 +55,15 @@ class Runs:
         self.meanwhile: Callable[[], None] | None = None
         # Told of the rollout that an item is about to be given.
         self.landed: Callable[[Flight], None] | None = None
+        # Hears how rollouts under way stand, as `rollout.progress.Progress` tells it; None: nobody wants to know.
+        self.progress: Callable[[dict[str, Any]], None] | None = None
         # The items of this session; None where this process does not know them, as the one that leads xdist's workers.
         self.items: Sequence[pytest.Item] | None = None
         # Returns the rollouts that others wait for, as items were collected.
         self.canaries: Callable[[], Iterable[Canary]] = tuple
         self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
         self.opened = False  # after `close`: there is a job of this session
+        self.stopped_early = False
         self.unclaimed: list[Path] = []  # after `close`: rollouts that have ended and that no item has told of
         self.reaped: list[str] = []  # after `close`: what became of sandboxes that earlier sessions left
         self.left: list[str] = []  # after `close`: the sandboxes that are not surely gone
@@ -77,6 +80,7 @@ class Runs:
         """Return the session that runs rollouts, made on first use."""
         if self._session is None:
             # Imported here, not at the start: it brings asyncio and much else.
+            from pytest_benchflow.rollout.progress import Progress
             from pytest_benchflow.rollout.session import RolloutSession
 
             self._session = RolloutSession(
@@ -85,6 +89,7 @@ class Runs:
                 leads=self.leads,
                 planned=self._planned,
                 canaries=self.canaries,
+                progress=Progress(self.progress) if self.progress else None,
             )
         return self._session
 
@@ -189,6 +194,7 @@ class Runs:
     def stop_early(self) -> None:
         """Begin no other rollout, and interrupt those in flight: the session is about to end."""
         if self._session is not None:
+            self.stopped_early = True
             self._session.stop_early()
 
     def open(self) -> None:

@@ -272,7 +272,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         report.write(
             terminalreporter,
             incomplete=runs.incomplete,
-            cut=report.unheard_of(job_dir, runs.session_id) if interrupted else (),
+            cut=report.unheard_of(job_dir, runs.session_id) if interrupted or runs.stopped_early else (),
         )
         if report.unstarted and runs.settings.canary:
             from pytest_benchflow.collect.canary import how_to_go_on

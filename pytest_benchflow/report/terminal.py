@@ -169,7 +169,7 @@ class RolloutReport:
             self._terminal.write_line(header(self._settings))
 
     def unheard_of(self, job_dir: Path, session_id: str) -> list[str]:
-        """Return the directories of rollouts of this session that no report has told of."""
+        """Return the rollouts of this session that no report has told of: what became of each, and its directory."""
         told = {summary.name for summary in self._rollouts.values()}
         root = self._config.invocation_params.dir
         found = []
@@ -179,7 +179,8 @@ class RolloutReport:
             except RecordError:
                 continue
             if ours and file.parent.name not in told:
-                found.append(str(file.parent.relative_to(root) if file.is_relative_to(root) else file.parent))
+                place = file.parent.relative_to(root) if file.is_relative_to(root) else file.parent
+                found.append(f"{_fate(file.parent)}: {place}")
         return found
 
     def status_of(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
@@ -203,8 +204,8 @@ class RolloutReport:
     ) -> None:
         """Write the table of all rollouts, the evidence line below it, and where to find them.
 
-        `incomplete` is why the job's own files could not be written; `cut` are the directories of rollouts that an
-        interrupt ended.
+        `incomplete` is why the job's own files could not be written; `cut` are lines about rollouts that no item told
+        of.
         """
         if self._rollouts:
             self._write_table(terminal)
@@ -218,7 +219,7 @@ class RolloutReport:
         if incomplete:
             terminal.write_line(one_line(incomplete), red=True)
         for directory in cut:
-            terminal.write_line(f"interrupted: {one_line(directory)}", red=True)
+            terminal.write_line(one_line(directory), red=True)
 
     def _write_reasons(self, terminal: pytest.TerminalReporter) -> None:
         if self.all_skipped:
@@ -363,6 +364,15 @@ def header(settings: Settings, notes: Sequence[str] = ()) -> str:
     lines += [f"benchflow: {one_line(name)} is that of {one_line(each.file)}" for name, each in theirs if each]
     lines += [f"benchflow: {one_line(note)}" for note in notes]
     return "\n".join(lines)
+
+
+def _fate(rollout: Path) -> str:
+    """Say what became of a rollout that was in flight when its session ended."""
+    try:
+        result = read_json(rollout / "result.json")
+    except RecordError:
+        return "interrupted"
+    return "interrupted" if result.get("error_category") == "interrupted" else "ended, and not reported"
 
 
 def _colour(summary: Summary) -> dict[str, bool]:

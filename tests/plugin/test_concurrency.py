@@ -167,6 +167,8 @@ def test_x_begins_nothing_more_and_records_what_was_in_flight(bench: Bench) -> N
     assert results.pop("a")["verdict"] == "fail"
     assert set(results) <= {"b-stuck", "c-stuck", "d-stuck"}
     assert {result["error_category"] for result in results.values()} == {"interrupted"}
+    lines = [line.partition(": jobs/")[0] for line in done.outlines if ": jobs/" in line and "__waits__" in line]
+    assert lines == ["interrupted"] * len(results)
     # Each that was begun has its records.
     assert len(results) + 1 == len(list(bench.path.glob("jobs/*/*/config.json")))
 

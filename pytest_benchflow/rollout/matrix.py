@@ -7,8 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.catalog.load import find
-from pytest_benchflow.errors import UnpricedError
+from pytest_benchflow.errors import UnpricedError, UsageError
 from pytest_benchflow.rollout.cell import task_of
+from pytest_benchflow.rollout.config import asked_effort
 from pytest_benchflow.tasks.load import task_digest
 
 if TYPE_CHECKING:
@@ -46,10 +47,18 @@ def _entry(name: str, cell: RolloutConfig) -> dict[str, Any]:
         "agent": cell.agent_name,
         "model": cell.model,
         "skills": cell.skills,
-        "reasoning_effort": cell.reasoning_effort,
+        "reasoning_effort": _effort(cell),
         "trial": cell.trial,
         "canary": cell.canary,
     }
+
+
+def _effort(cell: RolloutConfig) -> str | None:
+    """Return the effort that the cell will ask for, a variable's too; where those disagree it does not run."""
+    try:
+        return asked_effort(cell.reasoning_effort, cell.agent_env)
+    except UsageError:
+        return cell.reasoning_effort
 
 
 def _place(entry: dict[str, Any]) -> tuple[Any, ...]:

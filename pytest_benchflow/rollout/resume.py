@@ -93,9 +93,12 @@ class Resumption:
     def check(self, planned: Iterable[RolloutConfig] | None) -> None:
         """Refuse to go on where something that decides results has changed. Raises: UsageError with a table.
 
-        `planned` are settled cells; None: they are not known here, and every task of the job is looked at.
+        `planned` are cells; None: they are not known here, and every task of the job is looked at.
         """
-        cells = list(planned) if planned is not None else self._cells_of_job()
+        cells: list[RolloutConfig] = []
+        for cell in planned if planned is not None else self._cells_of_job():
+            with suppress(BenchflowError):  # one that cannot run, and whose item says so
+                cells.append(settled(cell))
         found = dict.fromkeys(each for cell in cells for each in self.differences(cell))
         if found:
             raise UsageError(_table(self._job_dir, list(found)))
@@ -139,7 +142,7 @@ class Resumption:
             if is_task(place):
                 task = load_task(place)
                 shared = any(name.count("__") > _PARTS for name in self._names_of(path))
-                cells += [settled(cell) for cell in plan(self._settings, task, distinguish=shared)]
+                cells += plan(self._settings, task, distinguish=shared)
         return cells
 
     def _names_of(self, task_path: str) -> list[str]:

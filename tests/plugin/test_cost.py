@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from tests.plugin.agentsdir import INSTALL, declare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pytest import RunResult
 
     from tests.plugin.bench import Bench
 
@@ -88,160 +91,151 @@ def provider() -> Iterator[Provider]:
         thread.join()
 
 
-def summary(bench: Bench) -> dict[str, Any]:
-    (path,) = (bench.path / "jobs").glob("*/summary.json")
-    value: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return value
+@dataclass(frozen=True)
+class Shop:
+    """Tasks, and a model that is paid for."""
+
+    bench: Bench
+    provider: Provider
+
+    def run(self, *arguments: str, price: str | None = RATES, tasks: int = 1, all_items: bool = False) -> RunResult:
+        """Run the rollouts of so many tasks, or all items, at a price of the model's; None: without one."""
+        for number in range(tasks):
+            self.bench.task(f"task-{number}")
+        options = [f"--benchflow-model={self.provider.model}", *(() if all_items else ("-m", "rollout"))]
+        options += [] if price is None else [f"--benchflow-price={self.provider.model}={price}"]
+        return self.bench.run("tasks", *options, *arguments)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Return the result of the only rollout."""
+        (path,) = self.bench.rollouts()
+        return self.bench.result(path)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        (path,) = (self.bench.path / "jobs").glob("*/summary.json")
+        value: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return value
 
 
-def test_a_rollout_costs_its_usage_at_the_price_given(bench: Bench, provider: Provider) -> None:
-    bench.task()
-    done = bench.run("tasks", f"--benchflow-model={provider.model}", f"--benchflow-price={provider.model}={RATES}")
+@pytest.fixture
+def shop(bench: Bench, provider: Provider) -> Shop:
+    return Shop(bench, provider)
+
+
+def test_a_rollout_costs_its_usage_at_the_price_given(shop: Shop) -> None:
+    done = shop.run(all_items=True)
     assert done.ret == 0, done.outlines
-    (path,) = bench.rollouts()
-    result = bench.result(path)
+    result = shop.result
     # The try that failed is billed nothing; it is one of the three exchanges.
-    assert provider.asked == result["proxy"]["received"] == 3
+    assert shop.provider.asked == result["proxy"]["received"] == 3
     assert result["agent_result"]["cost_usd"] == pytest.approx(2 * CALL_USD)
     assert result["agent_result"]["price_source"] == "option"
     assert result["cost"]["selected_usd"] + result["cost"]["excluded_usd"] == pytest.approx(2 * CALL_USD)
-    assert bench.config(path)["price"]["usd_per_million_tokens"][0]["cache_write"] == 12
-    assert summary(bench)["cost_usd"] == {"total": 0.0196, "priced_subtotal": 0.0196, "unpriced": 0}
+    (path,) = shop.bench.rollouts()
+    assert shop.bench.config(path)["price"]["usd_per_million_tokens"][0]["cache_write"] == 12
+    assert shop.summary["cost_usd"] == {"total": 0.0196, "priced_subtotal": 0.0196, "unpriced": 0}
     assert "cost: $0.0196" in done.outlines
 
 
-def test_a_model_without_a_price_costs_null(bench: Bench, provider: Provider) -> None:
-    bench.task("one")
-    bench.task("two")
-    done = bench.run("tasks", "-m", "rollout", f"--benchflow-model={provider.model}")
+def test_a_model_without_a_price_costs_null(shop: Shop) -> None:
+    done = shop.run(price=None, tasks=2)
     assert done.ret == 0, done.outlines
-    for path in bench.rollouts():
-        assert bench.result(path)["agent_result"]["cost_usd"] is None
-        assert "pass --benchflow-price=MODEL=" in bench.result(path)["cost"]["unpriced"]
-    assert summary(bench)["cost_usd"] == {"total": None, "priced_subtotal": 0.0, "unpriced": 2}
+    for path in shop.bench.rollouts():
+        assert shop.bench.result(path)["agent_result"]["cost_usd"] is None
+        assert "pass --benchflow-price=MODEL=" in shop.bench.result(path)["cost"]["unpriced"]
+    assert shop.summary["cost_usd"] == {"total": None, "priced_subtotal": 0.0, "unpriced": 2}
     assert "cost: unknown, 2 of 2 rollouts unpriced" in done.outlines
 
 
-def test_an_answer_without_usage_makes_the_cost_unknown(bench: Bench, provider: Provider) -> None:
-    bench.task()
-    provider.usage = None
-    done = bench.run(
-        "tasks", "-m", "rollout", f"--benchflow-model={provider.model}", "--benchflow-price=invented/scripted=1,2"
-    )
-    (path,) = bench.rollouts()
-    assert bench.result(path)["cost"]["unpriced"].startswith("exchange 1: the provider tells no usage")
+def test_an_answer_without_usage_makes_the_cost_unknown(shop: Shop) -> None:
+    shop.provider.usage = None
+    done = shop.run("--benchflow-price=invented/scripted=1,2", price=None)
+    assert shop.result["cost"]["unpriced"].startswith("exchange 1: the provider tells no usage")
     assert "cost: unknown, 1 of 1 rollouts unpriced" in done.outlines
 
 
-def test_a_provider_that_says_another_cost_is_a_warning(bench: Bench, provider: Provider) -> None:
-    bench.task()
-    provider.usage = {**USAGE, "cost": 2 * CALL_USD}
-    done = bench.run("tasks", f"--benchflow-model={provider.model}", f"--benchflow-price={provider.model}={RATES}")
+def test_a_provider_that_says_another_cost_is_a_warning(shop: Shop) -> None:
+    shop.provider.usage = {**USAGE, "cost": 2 * CALL_USD}
+    done = shop.run(all_items=True)
     assert done.ret == 0, done.outlines
     text = " ".join(done.outlines)
     assert "costs differ by $0.019600, more than 2%: usage times price $0.019600, the provider says $0.039200" in text
 
 
-@pytest.mark.parametrize(("amount", "agrees"), [(CALL_USD, True), (0.05, False)], ids=["the-same", "another"])
+@pytest.mark.parametrize(
+    ("amount", "agrees"),
+    [(CALL_USD, True), (0.00998, True), (0.05, False)],
+    ids=["the-same", "within-the-tolerance", "another"],
+)
 def test_what_the_agent_says_it_spent_is_compared(
-    bench: Bench, provider: Provider, monkeypatch: pytest.MonkeyPatch, amount: float, agrees: bool
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, amount: float, agrees: bool
 ) -> None:
-    bench.task()
-    provider.asked = 1  # this agent does not try twice
+    shop.provider.asked = 1  # this agent does not try twice
     told = {"sessionUpdate": "usage_update", "used": 1, "size": 9, "cost": {"amount": amount, "currency": "USD"}}
     end = '        result = {"stopReason": "end_turn"}'
     says = f'        send(method="session/update", params={{"sessionId": "s", "update": {told}}})\n{end}'
-    declare(bench.path / "agents", install_cmd=INSTALL.replace(end, says))
+    declare(shop.bench.path / "agents", install_cmd=INSTALL.replace(end, says))
     monkeypatch.setenv("BENCHFLOW_AGENTS_DIR", "agents")
-    monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(bench.path / "cache"))
-    price = f"--benchflow-price={provider.model}={RATES}"
-    done = bench.run(
-        "tasks",
-        "--benchflow-agent=courier",
-        f"--benchflow-model={provider.model}",
-        price,
-        "-k",
-        "rollout or costs_agree",
-    )
+    monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(shop.bench.path / "cache"))
+    done = shop.run("--benchflow-agent=courier", "-k", "rollout or costs_agree", all_items=True)
     assert done.ret == 0, done.outlines
-    cost = bench.result(bench.rollouts()[0])["cost"]
+    cost = shop.result["cost"]
     assert (cost["usd"], cost["agent_usd"]) == (pytest.approx(CALL_USD), amount)
     assert ("the agent says $0.050000" in " ".join(done.outlines)) is not agrees
+    assert ("costs differ by" in " ".join(done.outlines)) is not agrees
 
 
-def test_a_file_of_prices_is_named_by_its_digest(bench: Bench, provider: Provider) -> None:
-    bench.task()
-    bench.ini("benchflow_prices = money/prices.toml")
+def test_a_file_of_prices_is_named_by_its_digest(shop: Shop) -> None:
+    shop.bench.ini("benchflow_prices = money/prices.toml")
     rates = "input = 10\noutput = 50\ncache_read = 1\ncache_write = 12\n"
-    bench.write(bench.path, {"money/prices.toml": f'[models."invented/scripted"]\n{rates}'})
-    assert bench.run("tasks", "-m", "rollout", f"--benchflow-model={provider.model}").ret == 0
-    usage = bench.result(bench.rollouts()[0])["agent_result"]
+    shop.bench.write(shop.bench.path, {"money/prices.toml": f'[models."invented/scripted"]\n{rates}'})
+    assert shop.run(price=None).ret == 0
+    usage = shop.result["agent_result"]
     assert usage["cost_usd"] == pytest.approx(2 * CALL_USD)
     assert usage["price_source"].startswith("prices.toml sha256:")
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one-process", "two-workers"])
-def test_what_may_be_spent_stops_new_rollouts(bench: Bench, provider: Provider, workers: tuple[str, ...]) -> None:
-    for number in range(6):
-        bench.task(f"task-{number}")
-    limit = CALL_USD * 3
-    price = f"--benchflow-price={provider.model}={RATES}"
-    done = bench.run(
-        "tasks",
-        "-m",
-        "rollout",
-        f"--benchflow-model={provider.model}",
-        price,
-        f"--benchflow-max-cost={limit}",
-        *workers,
-    )
+def test_what_may_be_spent_stops_new_rollouts(shop: Shop, workers: tuple[str, ...]) -> None:
+    done = shop.run(f"--benchflow-max-cost={CALL_USD * 3}", *workers, tasks=6)
     assert done.ret == 1
     # Two of them reach the limit; with two workers another may be under way by then.
-    ran = len(bench.rollouts())
+    ran = len(shop.bench.rollouts())
     assert ran in ((2, 3) if workers else (2,))
     counted = done.parseoutcomes()
     assert (counted["solved"], counted["skipped"]) == (ran, 6 - ran)
     text = " ".join(done.outlines)
     assert f"this run fails, for {6 - ran} of 6 rollouts did not run: not started: this session has spent $" in text
-    told = summary(bench)
+    told = shop.summary
     assert (told["coverage"]["healthy"], told["coverage"]["missing"]) == (ran, 6 - ran)
     assert all("--benchflow-max-cost" in each["reason"] for each in told["missing"])
 
 
-def test_a_provider_that_tells_no_usage_stops_what_has_a_limit(bench: Bench, provider: Provider) -> None:
-    for number in range(3):
-        bench.task(f"task-{number}")
-    provider.usage = None
-    price = f"--benchflow-price={provider.model}={RATES}"
-    asked = ("tasks", "-m", "rollout", f"--benchflow-model={provider.model}", price)
-    done = bench.run(*asked, "--benchflow-max-cost=1000")
+def test_a_provider_that_tells_no_usage_stops_what_has_a_limit(shop: Shop) -> None:
+    shop.provider.usage = None
+    done = shop.run("--benchflow-max-cost=1000", tasks=3)
     assert done.ret == 1
-    (only,) = bench.rollouts()
+    (only,) = shop.bench.rollouts()
     text = " ".join(done.outlines)
     assert f"--benchflow-max-cost cannot hold, for what {only.name} cost is not known: exchange 1:" in text
     assert "the provider tells no usage" in text
 
 
-def test_an_exchange_of_unknown_cost_counts_as_the_dearest(bench: Bench, provider: Provider) -> None:
-    for number in range(3):
-        bench.task(f"task-{number}")
-    provider.silent = 1
-    price = f"--benchflow-price={provider.model}={RATES}"
-    asked = ("tasks", "-m", "rollout", f"--benchflow-model={provider.model}", price)
+def test_an_exchange_of_unknown_cost_counts_as_the_dearest(shop: Shop) -> None:
+    shop.provider.silent = 1
     # Of the first rollout one exchange is known and one is not: together they count as two.
-    done = bench.run(*asked, f"--benchflow-max-cost={CALL_USD * 2}")
+    done = shop.run(f"--benchflow-max-cost={CALL_USD * 2}", tasks=3)
     assert done.ret == 1
-    assert len(bench.rollouts()) == 1
+    assert len(shop.bench.rollouts()) == 1
     text = " ".join(done.outlines)
     assert "has spent $0.0196 (1 of unknown cost counted as the dearest exchange of their rollout)" in text
 
 
-def test_a_later_session_of_the_job_spends_its_own(bench: Bench, provider: Provider) -> None:
-    bench.task()
-    price = f"--benchflow-price={provider.model}={RATES}"
-    asked = ("tasks", "-m", "rollout", f"--benchflow-model={provider.model}", price, "--benchflow-max-cost=0.001")
-    for _ in range(2):
-        assert bench.run(*asked, "--benchflow-job-name=same").ret == 0
+def test_a_later_session_of_the_job_spends_its_own(shop: Shop) -> None:
+    for tasks in (1, 0):
+        assert shop.run("--benchflow-max-cost=0.001", "--benchflow-job-name=same", tasks=tasks).ret == 0
 
 
 @pytest.mark.parametrize(

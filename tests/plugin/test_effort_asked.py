@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_benchflow.proxy.script import Call, ScriptTurn
+from pytest_benchflow.proxy.scripted import ScriptedUpstream
+from tests.modelhost import served
+
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pytest_benchflow.contracts import ModelRequest, ModelResponse
     from tests.plugin.bench import Bench
 
 OPTION = "--benchflow-reasoning-effort="
@@ -75,3 +83,31 @@ def test_one_that_an_agent_cannot_ask_for_is_refused_before_anything_starts(benc
     says = "the reasoning effort is 'max'; the agent gemini can ask its model for minimal, low, medium, high"
     bench.refused("tasks", "--benchflow-agent=nop", "--benchflow-agent=gemini", f"{OPTION}max", says=says)
     assert not (bench.path / "jobs").exists()
+
+
+class Clamping(ScriptedUpstream):
+    """A provider that answers with less effort than it was asked for, and says so."""
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        answer = await super().send(request)
+        body = json.loads(b"".join([chunk async for chunk in answer.chunks]))
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield json.dumps({**body, "reasoning_effort": "high"}).encode()
+
+        return replace(answer, chunks=chunks())
+
+
+def test_one_that_a_provider_clamps_is_told_and_in_the_configuration(bench: Bench) -> None:
+    bench.task()
+    turns = [ScriptTurn(calls=(Call("shell", {"command": "echo done > out.txt"}),)), ScriptTurn(text="ok", repeat=True)]
+    with served(Clamping(turns)) as url:
+        asked = (f"--benchflow-model=vllm/m@{url}", "--benchflow-agent=baseline", f"{OPTION}max")
+        done = bench.run("tasks", "-m", "rollout", "--benchflow-skip-key-check", *asked)
+    # It is no rollout of the effort that was asked for.
+    assert done.ret == 1
+    assert "effort_kept: reasoning effort max was asked for and sent, and answers name another" in done.stdout.str()
+    (path,) = bench.rollouts()
+    assert bench.config(path)["efforts"] == [{"asked": "max", "agent": "max", "upstream": "max", "echoed": "high"}]
+    says = "the provider answered with the reasoning effort high where max was sent"
+    assert [each for each in bench.result(path)["warnings"] if says in each]

@@ -66,10 +66,11 @@ def roll(
     *,
     agent: str | Agent = "baseline",
     idle_timeout: float | None = None,
-    meanwhile: Callable[[], Awaitable[object]] | None = None,
+    meanwhile: Callable[[ScriptedUpstream], Awaitable[object]] | None = None,
 ) -> Rollout:
     async def work() -> Rollout:
-        async with serving(ScriptedUpstream(turns)) as url:
+        upstream = ScriptedUpstream(turns)
+        async with serving(upstream) as url:
             config = RolloutConfig(
                 task=task,
                 agent=agent,
@@ -79,7 +80,7 @@ def roll(
                 job_name="job",
                 idle_timeout=idle_timeout,
             )
-            other = asyncio.ensure_future(meanwhile()) if meanwhile else None
+            other = asyncio.ensure_future(meanwhile(upstream)) if meanwhile else None
             try:
                 return await run_rollout(config)
             finally:
@@ -122,7 +123,7 @@ def test_an_agent_that_never_tells_its_end_is_a_lost_completion_and_no_timeout(
         tmp_path / "jobs",
         [ScriptTurn(text="It is.")],
         agent=SilentAgent(SILENT),
-        idle_timeout=2.0,
+        idle_timeout=8.0,
     )
     assert rollout.result["error_category"] == "lost_completion", rollout.result
     assert (rollout.verdict, rollout.result["verdict_category"]) == ("unhealthy", "infra")
@@ -137,11 +138,12 @@ def test_a_sandbox_that_somebody_deletes_keeps_its_exchanges_and_trains_nothing(
 ) -> None:
     other = daytona.add({"benchflow.owner": "ann"})[0]
 
-    async def delete() -> list[Any]:
-        while not all(  # noqa: ASYNC110
-            any(said in path.read_bytes() for path in tmp_path.rglob(name))
-            for name, said in (("llm_trajectory.jsonl", b"{"), ("acp_trajectory.jsonl", b'"tool_call"'))
-        ):
+    async def delete(upstream: ScriptedUpstream) -> list[Any]:
+        def has_worked() -> bool:
+            told = any(b'"tool_call"' in path.read_bytes() for path in tmp_path.rglob("acp_trajectory.jsonl"))
+            return told and len(upstream.requests) == 2
+
+        while not has_worked():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         ours = next(name for name in daytona.sandboxes if name != other)
         return await asyncio.to_thread(daytona.delete_by_other, ours, other, actor="carl")

@@ -131,8 +131,7 @@ class Api:
     def told(self, what: str, error: Exception) -> SandboxError:
         """Return the error to raise for one of the SDK's, without the key."""
         status = _status(error)
-        nameless = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-        said = self.clean(_words(error).strip() or nameless)[:500]
+        said = self.clean(_words(error))[:500]
         if status == 404:
             return GoneError(f"{what}: {said}")
         if "no space left" in said.lower() or "disk quota" in said.lower():
@@ -178,7 +177,11 @@ def _status(error: BaseException | None) -> int | None:
 def _words(error: Exception) -> str:
     """Return what an error says; of an answer its message alone, for its headers may hold what is nobody's business."""
     if not hasattr(error, "body"):
-        return str(error)
+        said = str(error).strip()
+        late = isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
+        nameless = "no answer in time" if late else type(error).__name__
+        # The SDK puts what it was about before an error's words, also where that has none.
+        return f"{said} {nameless}" if said.endswith(":") else said or nameless
     body, reason = str(error.body or ""), str(getattr(error, "reason", None) or "")
     with contextlib.suppress(ValueError, AttributeError):
         body = str(json.loads(body).get("message") or body)

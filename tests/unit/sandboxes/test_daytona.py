@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow.errors import SandboxError, UsageError
+from pytest_benchflow.sandboxes._daytona.api import Api
 from pytest_benchflow.sandboxes._daytona.files import check_path
 from pytest_benchflow.sandboxes._daytona.image import DEFAULT_IMAGE, intervals, lay_out_copies, plan, resources
 from pytest_benchflow.sandboxes._daytona.ssh import Address, _check_host, parse_command
@@ -142,6 +143,22 @@ def test_the_ssh_command_says_where_to_go_and_nothing_else_is_believed() -> None
         with pytest.raises(SandboxError, match="not understood") as caught:
             parse_command(command, "tok")
         assert "tok@" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "cause", "says"),
+    [
+        ("Failed to execute command: ", TimeoutError(), "looking: Failed to execute command: no answer in time"),
+        ("Failed to execute command: ", EOFError(), "looking: Failed to execute command: DaytonaConnectionError"),
+        ("Failed to get: Bad Gateway", EOFError(), "looking: Failed to get: Bad Gateway"),
+        ("", TimeoutError(), "looking: no answer in time"),
+    ],
+)
+def test_an_error_without_words_gets_some(prefix: str, cause: Exception, says: str) -> None:
+    errors = pytest.importorskip("daytona.common.errors")
+    error = errors.DaytonaConnectionError(prefix)
+    error.__cause__ = cause
+    assert str(Api("https://daytona.invalid").told("looking", error)) == says
 
 
 def test_gateways_met_at_once_are_all_remembered_and_each_keeps_its_key(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ SCHEMA = json.loads((Path(job.__file__).with_name("summary.schema.json")).read_t
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the summary of a job with everything in it."""
     directory = tmp_path_factory.mktemp("job")
-    cells = [
+    cells: list[dict[str, Any]] = [
         {"rollout": f"{task}-{skills}", "task": task, "agent": "a", "model": "openai/m", "skills": skills}
         for task in ("one", "two", "three")
         for skills in ("with", "without")

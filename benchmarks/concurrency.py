@@ -1,12 +1,13 @@
 """Measure many rollouts in one process: how late its loop gets, what it holds, and how many it does in a second.
 
-    python -m benchmarks.concurrency [--in-flight N] [--rollouts N]
+    python -m benchmarks.concurrency [--in-flight N] [--rollouts N] [--inspect DIRECTORY]
 
 First N rollouts of `nop` (default: 200) are in flight at once in a sandbox that only answers: each waits there until
 all have begun. A coroutine asks every few milliseconds how late the loop comes back to it. Then the rollouts per
-second at 1, 8 and 64 in flight, in that sandbox and in the local one. Each figure is of a process of its own. Fails
-when a rollout is not healthy, and when one of the limits is missed; beside the lateness stands that of a loop in
-another process that has nothing to do meanwhile, which is the machine's own.
+second at 1, 8 and 64 in flight, in that sandbox and in the local one, and the CPU that each costs, children included;
+with --inspect also samples of Inspect AI, which `benchmarks.inspect_samples` describes. Each figure is of a process of
+its own. Fails when a rollout is not healthy, and when one of the limits is missed; beside the lateness stands that of a
+loop in another process that has nothing to do meanwhile, which is the machine's own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import inspect_samples
 from pytest_benchflow.rollout.config import RolloutConfig
 from pytest_benchflow.rollout.session import RolloutSession
 from pytest_benchflow.settings import Settings
@@ -109,19 +111,20 @@ def measure(sandbox: str, width: int, rollouts: int, seconds: float) -> dict[str
         asking = session.pool.run(_start(late.sample))
         looking = threading.Thread(target=look)
         looking.start()
-        began = time.perf_counter()
+        began, before = time.perf_counter(), inspect_samples.cpu_seconds()
         session.look_ahead(configs)
         unhealthy = [config.trial for config in configs if not session.get(config).healthy]
-        passed = time.perf_counter() - began
         ended.set()
         looking.join()
         session.pool.run(_end(asking))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         session.close()
+        passed, used = time.perf_counter() - began, inspect_samples.cpu_seconds() - before
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if unhealthy:
         sys.exit(f"not healthy: trials {unhealthy}")
     return {
         "per_second": rollouts / passed,
+        "cpu_ms": 1000 * used / rollouts,
         "seconds": passed,
         "most": most,
         "mib": peak,
@@ -183,18 +186,37 @@ def report_wide(in_flight: int) -> list[str]:
     return missed
 
 
-def report_rates(rollouts: int | None) -> None:
-    """Print how many rollouts of nop end in a second."""
-    print(f"\nrollouts per second   {'  '.join(f'{width:>3} in flight' for width in WIDTHS)}")
-    for sandbox, usual in ROLLOUTS.items():
-        rates = [measure_apart(sandbox, width, rollouts or usual, 0)["per_second"] for width in WIDTHS]
-        print(f"  nop, {sandbox:<14}{'  '.join(f'{rate:>13.1f}' for rate in rates)}")
+def report_rates(rollouts: int | None, inspect: Path | None) -> None:
+    """Measure rollouts of nop, and samples of Inspect AI where it is asked for, by turns at each width; print both."""
+    program = inspect_samples.install(inspect.absolute()) if inspect else None
+    found: dict[str, list[dict[str, Any]]] = {}
+    for width in WIDTHS:
+        for sandbox, usual in ROLLOUTS.items():
+            measured = measure_apart(sandbox, width, rollouts or usual, 0)
+            found.setdefault(f"nop, {sandbox}", []).append(measured)
+        if program:
+            for sandbox, usual in inspect_samples.SAMPLES.items():
+                measured = inspect_samples.measure(program, sandbox, width, rollouts or usual)
+                found.setdefault(f"Inspect AI {measured['version']}, {sandbox}", []).append(measured)
+    print("\n".join(rates_table(found)))
+
+
+def rates_table(found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Return the lines of a table: rollouts per second, and the CPU milliseconds of each, at every width."""
+    lines = ["", f"{'per second (CPU ms)':<28}" + "".join(f"{f'{width} in flight':>18}" for width in WIDTHS)]
+    for name, measured in found.items():
+        cells = (f"{each['per_second']:.1f} ({each['cpu_ms']:.1f})" for each in measured)
+        lines.append(f"  {name:<26}" + "".join(f"{cell:>18}" for cell in cells))
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--in-flight", type=int, default=200, metavar="N")
     parser.add_argument("--rollouts", type=int, metavar="N", help="for each rate")
+    parser.add_argument(
+        "--inspect", type=Path, metavar="DIRECTORY", help="measure samples of Inspect AI too, installed there"
+    )
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--idle", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -207,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     print(f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} cores")
     missed = report_wide(given.in_flight)
-    report_rates(given.rollouts)
+    report_rates(given.rollouts, given.inspect)
     if missed:
         sys.exit(f"\nmissed: {', '.join(missed)}")
 

@@ -80,11 +80,12 @@ feed() {
 BRIDGE = """\
 cd "$1" || exit
 [ ! -t 0 ] || stty raw -echo
+# Before there is any output the pipe may not be there, and opening it would make a file in its place.
+until [ -e out ]; do sleep 0.05 2>/dev/null || sleep 1; done
 exec 8<>end
 exec 7<end
 exec 8>&-
 exec 3<&0
-until [ -e out ]; do sleep 0.05 2>/dev/null || sleep 1; done
 printf '\\nwindow: %s\\n' "$3"
 cat <&3 >>in 7<&- &
 feed=$!

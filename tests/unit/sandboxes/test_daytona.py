@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -12,6 +16,7 @@ from pytest_benchflow.errors import SandboxError, UsageError
 from pytest_benchflow.sandboxes._daytona.api import Api
 from pytest_benchflow.sandboxes._daytona.files import check_path
 from pytest_benchflow.sandboxes._daytona.image import DEFAULT_IMAGE, intervals, lay_out_copies, plan, resources
+from pytest_benchflow.sandboxes._daytona.scripts import BRIDGE, program
 from pytest_benchflow.sandboxes._daytona.ssh import Address, _check_host, parse_command
 from pytest_benchflow.sandboxes._daytona.users import find
 from pytest_benchflow.sandboxes.daytona import TRANSPORT, backend, choose_transport
@@ -199,3 +204,40 @@ def test_users_are_those_of_the_sandbox() -> None:
 def test_what_is_no_path_is_refused(path: str) -> None:
     with pytest.raises(SandboxError, match=r"absolute|\.\."):
         check_path(path)
+
+
+def test_a_window_that_is_opened_before_its_command_has_begun_stays_open(tmp_path: Path) -> None:
+    # It says what it is told, and ends with its input.
+    script = program(["cat"], env={}, cwd="/", ids="", mark="a-mark", stdin=None, directory=str(tmp_path))
+    window = subprocess.Popen(
+        ["sh", "-c", BRIDGE, "sh", str(tmp_path), "1", "word"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        start_new_session=True,
+    )
+    assert window.stdin
+    assert window.stdout
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            window.wait(0.5)
+        command = subprocess.Popen(["sh", "-c", script], stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            window.stdin.write(b"here\n")
+            read = b""
+            while b"here" not in read and (more := window.stdout.read(100)):
+                read += more
+            assert read == b"\nwindow: word\nhere\n"
+            os.kill(int((tmp_path / "feeder").read_text()), signal.SIGKILL)
+            assert command.wait(60) == 0
+            assert window.wait(60) is not None
+            assert (tmp_path / "code").read_text() == "0\n"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(command.pid, signal.SIGKILL)
+            command.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(window.pid, signal.SIGKILL)
+        window.communicate()

@@ -13,7 +13,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -55,6 +55,8 @@ class Runs:
         self.meanwhile: Callable[[], None] | None = None
         # Told of the rollout that an item is about to be given.
         self.landed: Callable[[Flight], None] | None = None
+        # Hears how rollouts under way stand, as `rollout.progress.Progress` tells it; None: nobody wants to know.
+        self.progress: Callable[[dict[str, Any]], None] | None = None
         # The items of this session; None where this process does not know them, as the one that leads xdist's workers.
         self.items: Sequence[pytest.Item] | None = None
         # Returns the rollouts that others wait for, as items were collected.
@@ -78,6 +80,7 @@ class Runs:
         """Return the session that runs rollouts, made on first use."""
         if self._session is None:
             # Imported here, not at the start: it brings asyncio and much else.
+            from pytest_benchflow.rollout.progress import Progress
             from pytest_benchflow.rollout.session import RolloutSession
 
             self._session = RolloutSession(
@@ -86,6 +89,7 @@ class Runs:
                 leads=self.leads,
                 planned=self._planned,
                 canaries=self.canaries,
+                progress=Progress(self.progress) if self.progress else None,
             )
         return self._session
 

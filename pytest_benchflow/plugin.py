@@ -106,6 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
             apart = Apart()
             config.pluginmanager.register(apart, "benchflow-apart")
             config.stash[RUNS].landed = apart.deliver
+    _show_progress(config)
     if _may_review(config):
         from pytest_benchflow.collect.options import make_reviews
 
@@ -297,6 +298,9 @@ def pytest_configure_node(node: Any) -> None:
     runs = node.config.stash[RUNS]
     sent = {"job_name": runs.settings.job_name, "session_id": runs.session_id, "warns": node.gateway.id == "gw0"}
     far = node.config.pluginmanager.get_plugin("benchflow-far-workers")
+    progress = node.config.pluginmanager.get_plugin("benchflow-progress")
+    if progress is not None:
+        sent["progress"] = progress.channel_to(node)
     node.workerinput["benchflow"] = {**sent, **(far.sent_to(node) if far else {})}
 
 
@@ -323,21 +327,22 @@ class _Listener:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Hand on reports from the first that this package has added to, before pytest writes its letter."""
         if _REPORT in self._config.stash or hasattr(report, "benchflow_role") or hasattr(report, "benchflow_rollout"):
-            self._report().hear(report)
+            self.report().hear(report)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None]:
         """Give a rollout's item a line of its own."""
         if "::rollout[" in nodeid:
-            yield from self._report().starting()
+            yield from self.report().starting()
         else:
             yield
 
     def _phase(self, head: str, phase: str, step: str | None) -> None:
         if _worker(self._config) is None:
-            self._report().phase(head, phase, step)
+            self.report().phase(head, phase, step)
 
-    def _report(self) -> RolloutReport:
+    def report(self) -> RolloutReport:
+        """Return what this session tells about its rollouts, made on first use."""
         from pytest_benchflow.report.terminal import RolloutReport
 
         if _REPORT not in self._config.stash:
@@ -412,6 +417,23 @@ def _has_limits(config: pytest.Config, *, opened: bool) -> bool:
 
 def _distributes(config: pytest.Config) -> bool:
     return config.getoption("dist", "no") != "no" and _worker(config) is None
+
+
+def _show_progress(config: pytest.Config) -> None:
+    """Let this process hear how rollouts under way stand, or tell the one that leads."""
+    worker = _worker(config)
+    if worker is not None:
+        config.stash[RUNS].progress = worker["progress"].send if "progress" in worker else None
+    elif _has_values(config) or (_distributes(config) and _selection(config).in_use):
+        from pytest_benchflow.collect.progress import make_progress
+
+        listener: Any = config.pluginmanager.get_plugin("benchflow-listener")
+        progress = make_progress(config, _selection(config).settings, listener.report)
+        if progress is not None:
+            config.pluginmanager.register(progress, "benchflow-progress")
+            config.stash[RUNS].progress = progress.board.take
+            if progress.plain:  # a line that is written bit by bit would be cut by others
+                config.stash[RUNS].watch = None
 
 
 def _inside(paths: Iterable[Path]) -> bool:

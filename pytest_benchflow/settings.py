@@ -24,6 +24,8 @@ RESUMES = ("unhealthy", "unscored", "missing")
 # In which order items of rollouts report.
 ORDERS = ("collection", "finished")
 PARITIES = ("bytes", "behaviour")
+# How rollouts under way are shown.
+PROGRESSES = ("off", "plain", "live")
 # What agents call the reasoning effort: where it is set, it means the option.
 EFFORT_VARIABLE = "LLM_REASONING_EFFORT"
 
@@ -111,6 +113,15 @@ OPTIONS: tuple[Option, ...] = (
         "how items report when several rollouts are in flight: as collected (default), or those of whichever rollout "
         "is finished first",
         ORDERS,
+    ),
+    Option(
+        "progress",
+        "str",
+        None,
+        "how rollouts under way are shown: in lines below pytest's own (live), by a line as each begins and ends "
+        "(plain), or not at all (default: live on a terminal and plain elsewhere where several can be under way at a "
+        "time, else off)",
+        PROGRESSES,
     ),
     Option("trials", "int", 1, "rollouts per task, agent, model and skill mode (default: 1)", metavar="N"),
     Option("agent-timeout", "float", None, "seconds an agent may take, over what the task says", metavar="SEC"),
@@ -281,6 +292,7 @@ class Settings:
     retries: int = 0
     concurrency: int = 1
     order: str = "collection"
+    progress: str | None = None
     trials: int = 1
     agent_timeout: float | None = None
     idle_timeout: float | None = None

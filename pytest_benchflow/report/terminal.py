@@ -57,6 +57,7 @@ class RolloutReport:
         self._told: set[str] = set()  # items whose line says how they ended
         self._awaited: set[str] = set()  # directories of rollouts whose line waits for their letter
         self._line_open = False  # under xdist: the line of a rollout awaits its percentage
+        self._interjected = False  # what was written last is a whole line of another's
 
     @property
     def all_skipped(self) -> bool:
@@ -154,6 +155,7 @@ class RolloutReport:
                 self._told.add(report.nodeid)
             else:
                 self._name_file(report)
+        self._name_again(report, role)
 
     def _count(self, report: pytest.TestReport, role: str, summary: Summary | None) -> None:
         self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
@@ -303,9 +305,18 @@ class RolloutReport:
         if self._width and self._verbosity == 0 and not self._just_named and terminal._show_progress_info:
             # pytest offers no public way to end a line as it does itself.
             terminal._write_progress_information_filling_space()
-        if self._width or not self._distributed:
+        if self._width or not (self._distributed or self._interjected):
             terminal.write("\n")
+        self._interjected = False
         terminal.currentfspath = None
+
+    def interject(self, text: str) -> None:
+        """Write a line of its own, wherever pytest is; what was begun goes on in a line after it."""
+        if self._width:
+            self._end_line()
+        self._terminal.write_line(text)
+        self._terminal.currentfspath, self._interjected = None, True
+        self._shown = []
 
     def _begin_line(self, text: str) -> None:
         """Write a line after pytest's own; pytest ends it when it has more to say."""
@@ -330,6 +341,16 @@ class RolloutReport:
         if self._terminal is not None and self._verbosity == 0 and not self._distributed:
             self._terminal.write_fspath_result(report.nodeid, "")
 
+    def _name_again(self, report: pytest.TestReport, role: str | None) -> None:
+        """Name the file of an item whose letter follows, where another's line came after pytest did."""
+        if role == "rollout" or (report.passed and report.when != "call"):
+            return
+        terminal, interjected = self._terminal, self._interjected
+        self._interjected = False
+        if interjected and terminal.currentfspath is None and self._verbosity == 0 and not self._distributed:
+            terminal.currentfspath = self._config.rootpath / report.nodeid.partition("::")[0]
+            terminal.write(f"{os.path.relpath(terminal.currentfspath, terminal.startpath)} ")
+
     @property
     def _just_named(self) -> bool:
         """Tell whether pytest has named a file in this line, and nothing else."""
@@ -349,6 +370,11 @@ def head(settings: Settings, *, task: str, agent: str, model: str, skills: str, 
     parts += [_SKILLS.get(skills, skills)] if settings.both_skill_modes else []
     parts += [f"trial {trial}"] if settings.most_trials > 1 else []
     return " · ".join(map(one_line, parts))
+
+
+def phase_name(phase: str) -> str:
+    """Return what people call a phase, "starting" before the first."""
+    return _PHASES.get(phase) or phase.replace("_", " ").replace("environment ", "") or "starting"
 
 
 def header(settings: Settings, notes: Sequence[str] = ()) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.contracts import Backend
     from pytest_benchflow.proxy.gateway import Gateway
     from pytest_benchflow.proxy.litellm import Translation
+    from pytest_benchflow.rollout.progress import Progress
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class Host:
     def __init__(self, session_id: str | None = None, *, model_concurrency: int | None = None) -> None:
         self.session_id = session_id or secrets.token_hex(8)
         self._model_concurrency = model_concurrency
+        self.progress: Progress | None = None  # tells of rollouts under way, where somebody wants to know
         self.scratch = ScratchBase()
         self._gateway: Gateway | None = None
         self._translation: Translation | None = None

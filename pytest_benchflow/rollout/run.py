@@ -315,6 +315,8 @@ async def _endpoint(state: RolloutState) -> AsyncIterator[Endpoint | None]:
         translation=state.host.translation,
         effort=state.cell.config.reasoning_effort,
     )
+    if state.host.progress:
+        endpoint.heard = state.host.progress.hearing(state.dir.path.name, state.config["price"])
     try:
         yield endpoint
     finally:

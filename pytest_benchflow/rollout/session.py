@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.canary import Canary
     from pytest_benchflow.rollout.cell import Cell
     from pytest_benchflow.rollout.config import RolloutConfig
+    from pytest_benchflow.rollout.progress import Progress
     from pytest_benchflow.settings import Settings
 
 _TOGETHER_SEC = 2.0
@@ -60,7 +61,7 @@ class RolloutSession:
     Under xdist each worker has one, all with the same `session_id` and job name; only the one with `leads` writes
     the job's summary, recovers what earlier runs left and refuses a job that another session works on. `planned`
     returns the cells of this session, None where the process that leads does not know them, `canaries` those that
-    others wait for.
+    others wait for; `progress`, which is closed with it, tells of rollouts under way.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RolloutSession:
         leads: bool = True,
         planned: Callable[[], Iterable[RolloutConfig] | None] = lambda: None,
         canaries: Callable[[], Iterable[Canary]] = tuple,
+        progress: Progress | None = None,
     ) -> None:
         self.settings = settings
         self.session_id = session_id
@@ -79,6 +81,7 @@ class RolloutSession:
         self.reaped: list[str] = []  # what became of sandboxes that earlier sessions left, in lines for people
         self.left: list[str] = []  # after `close`, where it leads: a line for each sandbox that is not surely gone
         self._planned = planned
+        self._progress = progress
         self._begun = False
         self.pool = Pool()
         self._leads = leads
@@ -130,6 +133,8 @@ class RolloutSession:
                 self._job_lock = take_job(self.job_dir, sys.argv)
             self.job_dir.mkdir(parents=True, exist_ok=True)
             planned = self._planned()
+            if self._progress and planned is not None:
+                self._progress.planned(planned)
             if self._leads and self._resumption:
                 self._resumption.check(planned)
             begin_job(
@@ -265,6 +270,7 @@ class RolloutSession:
         try:
             self._canaries.before(flight.config)
         except HeldBackError as error:
+            self._without(flight)
             return error
         if not flight.config.canary:
             return await self._fly(flight)
@@ -280,6 +286,7 @@ class RolloutSession:
         """Run a rollout once, on the loop, where nothing may block; what keeps it from running is returned."""
         try:
             if await asyncio.to_thread(self._stands, flight):
+                self._without(flight)
                 return Rollout(flight.rundir.path)
             context = contextvars.copy_context()
             loop = asyncio.get_running_loop()
@@ -290,6 +297,7 @@ class RolloutSession:
             async with self._rooms.of(cell.backend):
                 await self._run(flight, cell)
         except BenchflowError as error:
+            self._without(flight)
             return error
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -299,6 +307,10 @@ class RolloutSession:
                 + ("; make room, or pass another --benchflow-jobs-dir" if full else "")
             )
         return Rollout(flight.rundir.path)
+
+    def _without(self, flight: Flight) -> None:
+        if self._progress:
+            self._progress.without(flight.name)
 
     def _stands(self, flight: Flight) -> bool:
         """Tell whether an earlier rollout is kept. Raises: UsageError when it is one of another experiment."""
@@ -316,13 +328,14 @@ class RolloutSession:
 
     async def _attempt(self, flight: Flight, cell: Cell) -> None:
         """Run a cell whose directory is held."""
-        await run_retried(
-            cell,
-            host=await self._shared(),
-            watch=flight.phase,
-            retries=self.settings.retries,
-            may_spend=partial(self._may_spend, cell),
-        )
+        with self._progress.following(flight, cell) if self._progress else nullcontext(flight.phase) as watch:
+            await run_retried(
+                cell,
+                host=await self._shared(),
+                watch=watch,
+                retries=self.settings.retries,
+                may_spend=partial(self._may_spend, cell),
+            )
 
     async def _may_spend(self, cell: Cell) -> None:
         """Look whether a rollout, or a further attempt, may cost anything. Raises: OverBudgetError, UsageError."""
@@ -346,6 +359,7 @@ class RolloutSession:
         if self._host is None:
             # Nothing comes in between: entering it waits for nothing.
             self._host = Host(self.session_id, model_concurrency=self.settings.model_concurrency)
+            self._host.progress = self._progress
             await self._host.__aenter__()
         return self._host
 
@@ -353,6 +367,8 @@ class RolloutSession:
         """Free everything; safe to call twice."""
         with ExitStack() as stack:  # each step is taken, whatever the others raise
             stack.callback(self._let_go)
+            if self._progress:
+                stack.callback(self._progress.close)
             stack.callback(self.pool.close)
             if self._leads and self._begun:
                 stack.callback(self._look_for_left)

@@ -79,7 +79,7 @@ def test_a_line_for_each_rollout_under_xdist_and_none_when_quiet(bench: Bench) -
 def test_each_line_under_xdist_has_its_percentage(bench: Bench) -> None:
     bench.task("fine")
     bench.task("unsolvable", solve="#!/bin/sh\ntrue\n")
-    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "-n", "2")
+    done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "-n", "2", "--benchflow-progress=off")
     start = next(number for number, line in enumerate(done.outlines) if line.endswith("workers [2 items]"))
     shown = sorted(
         re.sub(r"\d+\.\d s( F)? +\[ *\d+%\]$", r"N s\1 [%]", line) for line in done.outlines[start + 2 : start + 4]

@@ -123,8 +123,6 @@ HOSTILE = ["\x1b[2J\x1b[H", "a\nb\rc\td", "\x9b31m", "[bold red]x[/]", "\u202eev
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-    "text", ["\x1b[2J\x1b[H", "a\nb\rc\td", "\x9b31m", "[bold red]x[/]", "\u202eevil", "\x00\x07\x08"]
-)
 def test_what_agents_wrote_is_shown_and_not_obeyed(text: str) -> None:
     board = Board()
     board.take(modelled("one", tool=text, step=text, task=text))

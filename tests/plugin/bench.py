@@ -80,7 +80,7 @@ class Bench:
     def run(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in a process of its own; whatever it came to, each summary it wrote has the form that is told."""
         done = self.pytester.runpytest_subprocess(*arguments)
-        for summary in self.path.glob("*/*/summary.json"):
+        for summary in filter(Path.is_file, self.path.glob("*/*/summary.json")):
             jsonschema.validate(json.loads(summary.read_text("utf-8")), SUMMARY_SCHEMA)
         return done
 

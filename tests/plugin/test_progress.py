@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -122,9 +123,10 @@ def test_the_bytes_below_the_last_lines_are_those_of_a_run_without(bench: Bench)
     assert len(screens[0]) > 200
 
 
-def test_an_interrupt_leaves_a_clean_screen(bench: Bench) -> None:
+@pytest.mark.parametrize("how", [("--benchflow-concurrency=2",), ("-n", "2")], ids=["flights", "workers"])
+def test_an_interrupt_leaves_a_clean_screen(bench: Bench, how: tuple[str, ...]) -> None:
     tasks(bench, "alpha", "beta")
-    with on_terminal(bench, *ROLLOUTS, "--benchflow-concurrency=2") as run:
+    with on_terminal(bench, *ROLLOUTS, *how) as run:
         run.until(lambda shown: bool(waiting("alpha", "beta").search("\n".join(shown))))
         run.press(b"\x03")
         assert run.wait() == 2
@@ -242,8 +244,6 @@ def test_a_worker_that_is_killed_has_nothing_under_way(bench: Bench) -> None:
     tasks(bench, "alpha", "beta")
     with on_terminal(bench, *ROLLOUTS, "-n", "2", "--max-worker-restart=0", lines=30) as run:
         run.until(lambda now: bool(waiting("alpha", "beta").search("\n".join(now))))
-        config = next(bench.path.glob("jobs/job/alpha*/config.json"))
-        del config
         workers = [int(pid) for pid in _children(run.process.pid)]
         os.kill(workers[0], signal.SIGKILL)
         run.until(lambda now: any(line.startswith("1 under way") for line in now))
@@ -253,6 +253,4 @@ def test_a_worker_that_is_killed_has_nothing_under_way(bench: Bench) -> None:
 
 
 def _children(pid: int) -> list[str]:
-    from pathlib import Path
-
     return Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()

@@ -256,7 +256,7 @@ class DaytonaHost:
 
     def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(600)
 
     def fail(
         self,

@@ -19,7 +19,7 @@ from pytest_benchflow.records.values import mapping, now
 from pytest_benchflow.rollout.asked import versions
 from pytest_benchflow.rollout.cell import secret_values
 from pytest_benchflow.rollout.outcome import complete, empty_result
-from pytest_benchflow.rollout.place import held
+from pytest_benchflow.rollout.place import LOCK, held, open_lock_file
 from pytest_benchflow.rollout.plan import agent_environment
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def finish_job(job_dir: Path) -> list[Path]:
     """
     completed, busy = [], False
     for path in sorted(job_dir.iterdir()):
-        if (path / "config.json").is_file():
+        # What a link leads to is no rollout of this job.
+        if not path.is_symlink() and (path / "config.json").is_file():
             try:
                 with held(RunDir(path), wait=False):
                     completed += [path] if _recover(RunDir(path)) else []
@@ -169,7 +170,11 @@ def recover_jobs(jobs_dir: Path, *, also: Path | None = None) -> list[Path]:
         finished = all(run.get("finished_at") is not None for run in runs_of(job))
         if not is_ours(job) or (finished and job_dir != also):
             continue
-        with (job_dir / ".lock").open("a") as lock:
+        try:
+            lock = open_lock_file(job_dir / LOCK)
+        except UsageError:
+            continue
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import socket
+import stat
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +54,24 @@ def rundir_of(config: RolloutConfig, task: Task) -> RunDir:
     return RunDir(config.jobs_dir / config.job_name / config.rollout_name(task))
 
 
+def open_lock_file(path: Path) -> IO[str]:
+    """Open a lock, made where there is none: directories of runs are untrusted, and a link could lead to any file.
+
+    Raises: UsageError when it is no plain file, OSError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR):
+            raise
+        raise UsageError(f"{path} is no plain file, which a lock is; remove it") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError(f"{path} is no plain file, which a lock is; remove it")
+    return os.fdopen(descriptor, "a+", encoding="utf-8", errors="replace")
+
+
 async def take_lock(file: IO[Any]) -> None:
     """Take the lock of a file, with no thread that waits for it: many rollouts may wait at once."""
     while not _locked(file):  # noqa: ASYNC110 - another process may have it, and tells nobody when it lets go
@@ -73,7 +93,7 @@ async def holding(rundir: RunDir) -> AsyncIterator[None]:
 
     def open_lock() -> None:
         rundir.path.mkdir(parents=True, exist_ok=True)
-        opened.append(rundir.lock.open("a"))
+        opened.append(open_lock_file(rundir.lock))
 
     try:
         await aside(open_lock)
@@ -88,10 +108,10 @@ async def holding(rundir: RunDir) -> AsyncIterator[None]:
 def held(rundir: RunDir, *, wait: bool) -> Iterator[None]:
     """Hold a rollout's directory; the kernel lets go with the process, so a stale lock cannot exist.
 
-    Raises: UsageError when another rollout is being written there and `wait` is False.
+    Raises: UsageError when another rollout is being written there and `wait` is False, or its lock is no plain file.
     """
     rundir.path.mkdir(parents=True, exist_ok=True)
-    with rundir.lock.open("a") as file:
+    with open_lock_file(rundir.lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -138,7 +158,7 @@ def take_job(job_dir: Path, words: Sequence[str]) -> IO[str]:
 
     The kernel lets go with the process, so that a stale lock is taken over. Raises: UsageError naming the holder.
     """
-    file = (job_dir / LOCK).open("a+", encoding="utf-8", errors="replace")
+    file = open_lock_file(job_dir / LOCK)
     if not _locked(file):
         file.seek(0)
         holder = _holder(file.read(_LONGEST_HOLDER))

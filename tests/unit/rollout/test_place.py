@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.attempts import attempt_record, attempts_of
 from pytest_benchflow.records.rundir import RunDir
-from pytest_benchflow.rollout.place import set_aside, take_job
+from pytest_benchflow.rollout.job import recover_jobs
+from pytest_benchflow.rollout.place import held, set_aside, take_job
 
 FILES = ("config.json", "result.json", "results.jsonl", "timing.json", "trajectory/llm_trajectory.jsonl")
 
@@ -113,6 +115,37 @@ def test_who_has_a_job_is_told_without_what_may_be_secret(tmp_path: Path, monkey
         assert "`… tasks --benchflow-job-name=ramp --benchflow-agent-env=JUDGE --token=… --token …`" in said
         assert "word-" not in (tmp_path / ".lock").read_text()
     take_job(tmp_path, words).close()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_written(tmp_path: Path, kind: str) -> None:
+    outside, lock = tmp_path / "outside", tmp_path / "job" / ".lock"
+    outside.write_text("not ours")
+    lock.parent.mkdir()
+    if kind == "link":
+        lock.symlink_to(outside)
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.mkdir()
+    (lock.parent / "job.json").write_text(json.dumps({"versions": {"pytest_benchflow": "0.1.0"}}))
+    with pytest.raises(UsageError, match="is no plain file"):
+        take_job(lock.parent, ["pytest"])
+    with pytest.raises(UsageError, match="is no plain file"), held(RunDir(lock.parent), wait=False):
+        pass
+    assert recover_jobs(tmp_path) == []
+    assert outside.read_text() == "not ours"
+
+
+def test_a_rollout_that_a_link_leads_to_is_not_completed(tmp_path: Path) -> None:
+    elsewhere, job = RunDir(tmp_path / "elsewhere"), tmp_path / "jobs" / "ramp"
+    elsewhere.path.mkdir()
+    elsewhere.config.write_text("{}")
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps({"versions": {"pytest_benchflow": "0.1.0"}}))
+    (job / "linked").symlink_to(elsewhere.path)
+    assert recover_jobs(job.parent) == []
+    assert [path.name for path in elsewhere.path.iterdir()] == ["config.json"]
 
 
 @pytest.mark.parametrize("text", ["", "4711", "[1]", '{"pid": "\x1b[2J"}', "\udcff", '{"pid": 5'])

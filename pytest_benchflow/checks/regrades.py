@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import NotApplicableError
+from pytest_benchflow.records.attempts import is_number
 from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.records.values import mapping
 
@@ -36,7 +37,7 @@ def check_regrade_changes_no_fact(rollout: Rollout) -> None:
     assert not at_fault, (
         f"the rollout was unhealthy ({category}) before its verifier ran again, and no score undoes that"
     )
-    last = max((int(path.name) for path in place.iterdir() if path.name.isdigit()), default=0)
+    last = max((int(path.name) for path in place.iterdir() if is_number(path.name)), default=0)
     told = mapping(result.get("regraded")).get("count")
     assert told == last, (
         f"regrades/{last} is not what result.json has ({told}); `pytest-benchflow regrade` completes it"

@@ -12,15 +12,16 @@ from pytest_benchflow.checks.execution import TIMEOUT_CATEGORIES
 from pytest_benchflow.contracts import SandboxSpec
 from pytest_benchflow.errors import BenchflowError, RecordError
 from pytest_benchflow.records.attempts import is_number
+from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.journal import Journal, read_json, read_records, write_json
 from pytest_benchflow.records.redact import Redactor
-from pytest_benchflow.records.values import mapping, now
+from pytest_benchflow.records.values import mapping, now, number
 from pytest_benchflow.rollout.cell import resolve
 from pytest_benchflow.rollout.config import RolloutConfig
 from pytest_benchflow.rollout.ledger import facts_of
 from pytest_benchflow.rollout.limits import time_limits
 from pytest_benchflow.rollout.needs import verifier_policy
-from pytest_benchflow.rollout.outcome import complete
+from pytest_benchflow.rollout.outcome import complete, empty_result
 from pytest_benchflow.rollout.verify import verify
 from pytest_benchflow.sandboxes._local.sessions import base_directory
 from pytest_benchflow.settings import host_variable
@@ -75,6 +76,14 @@ def prepare(rollout: Rollout) -> Ready:
     if not hasattr(cell.backend, "reopen"):
         raise NotRegradedError(f"the {cell.backend.name} sandbox keeps no workspace; the local one does")
     return Ready(rollout.dir, cell, kept)
+
+
+def check_plain(rundir: RunDir) -> None:
+    """Refuse a rollout that has a link or a pipe where files are read and written. Raises: RecordError."""
+    strange = strange_files(rundir)
+    strange += [f"{path.name} is a link" for path in (rundir.path, rundir.regrades) if path.is_symlink()]
+    for each in strange:
+        raise RecordError(f"{rundir.path}: neither read nor written, as {each}")
 
 
 def _kept(result: dict[str, Any]) -> Path:
@@ -134,57 +143,74 @@ async def regrade(ready: Ready, host: Host) -> tuple[dict[str, Any], dict[str, A
         "redactions": redactor.count,
     }
     write_json(draft / _RECORD, record)
-    taken = [int(path.name) for path in rundir.regrades.iterdir() if is_number(path.name)]
-    done = draft.rename(rundir.regrades / str(max(taken, default=0) + 1))
+    done = draft.rename(rundir.regrades / str(_last(rundir) + 1))
     return _apply(rundir, done)
 
 
 def finish_begun(rundir: RunDir) -> bool:
     """Complete the regrade that a kill left half applied; False: there is none."""
-    numbers = [int(p.name) for p in rundir.regrades.iterdir() if is_number(p.name)] if rundir.regrades.is_dir() else []
-    if not numbers:
+    last = _last(rundir)
+    if not last:
         return False
-    last = rundir.regrades / str(max(numbers))
     result = read_json(rundir.result)
-    if mapping(result.get("regraded")).get("count") == max(numbers) and result.get("verdict") is not None:
+    if mapping(result.get("regraded")).get("count") == last and result.get("verdict") is not None:
         return False
-    _apply(rundir, last)
+    _apply(rundir, rundir.regrades / str(last))
     return True
+
+
+def _last(rundir: RunDir) -> int:
+    """Return the number of the latest regrade, 0 where there is none."""
+    places = rundir.regrades.iterdir() if rundir.regrades.is_dir() else ()
+    return max((int(path.name) for path in places if is_number(path.name) and not path.is_symlink()), default=0)
 
 
 def _apply(rundir: RunDir, done: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Let a regrade count. Everything follows from its own directory, so that it can be done twice."""
     record, first = read_json(done / _RECORD), read_json(done / "first" / "result.json")
+    rewards, config = _rewards(done, record), read_json(rundir.config)
     fresh = done / ".fresh"
     shutil.rmtree(fresh, ignore_errors=True)
     _copy(done / "verifier", fresh)
     shutil.rmtree(rundir.verifier, ignore_errors=True)
     fresh.rename(rundir.verifier)
     told = list(read_records(rundir.rewards)) if rundir.rewards.is_file() else []
-    if record["rewards"] and not any(each.get("regrade") == int(done.name) for each in told):
+    if rewards and not any(each.get("regrade") == int(done.name) for each in told):
         journal = Journal(rundir.rewards)
         journal.append(
-            {"step": None, "rewards": record["rewards"], "timestamp": record["finished_at"], "regrade": int(done.name)}
+            {"step": None, "rewards": rewards, "timestamp": record.get("finished_at"), "regrade": int(done.name)}
         )
         journal.close()
-    original = {"verdict": first.get("verdict"), "category": first.get("verdict_category"), "rewards": first["rewards"]}
+    names = {"verdict": "verdict", "category": "verdict_category", "rewards": "rewards"}
+    original = {name: first.get(told_as) for name, told_as in names.items()}
     result = {
+        **empty_result(rundir, config),
         **first,
-        "rewards": record["rewards"],
-        "step_rewards": {"task": record["rewards"] or {}},
-        "verifier_error": record["verifier_error"],
-        "verifier_error_category": record["verifier_error_category"],
+        "rewards": rewards,
+        "step_rewards": {"task": rewards or {}},
+        "verifier_error": record.get("verifier_error"),
+        "verifier_error_category": record.get("verifier_error_category"),
         # Written as its last: until then a start completes it.
         "verdict": None,
         "verdict_category": None,
         "regraded": {
             "count": int(done.name),
-            "at": record["finished_at"],
+            "at": record.get("finished_at"),
             "first": mapping(first.get("regraded")).get("first") or original,
         },
     }
-    complete(rundir, result, read_json(rundir.config))
+    complete(rundir, result, config)
     return first, read_json(rundir.result)
+
+
+def _rewards(done: Path, record: dict[str, Any]) -> dict[str, float] | None:
+    """Return the rewards of a regrade. Raises: RecordError for what is no score, or no reason why there is none."""
+    rewards = record.get("rewards")
+    if rewards is None and record.get("verifier_error_category"):
+        return None
+    if isinstance(rewards, dict) and "reward" in rewards and all(number(each) is not None for each in rewards.values()):
+        return rewards
+    raise RecordError(f"{done / _RECORD}: it tells neither rewards, with numbers, nor why there are none")
 
 
 async def _verify(ready: Ready, host: Host, keep: Path, redactor: Redactor) -> tuple[Score, str]:

@@ -81,15 +81,21 @@ async def _regrade(found: list[Rollout], say: Callable[[str], None]) -> int:
 
 async def _one(rollout: Rollout, host: Host) -> tuple[dict[str, Any], dict[str, Any]]:
     from pytest_benchflow.records.rollout import Rollout as Fresh
-    from pytest_benchflow.rollout.regrade import finish_begun, prepare, regrade
+    from pytest_benchflow.rollout.place import held
+    from pytest_benchflow.rollout.regrade import check_plain, finish_begun, prepare, regrade
 
-    if finish_begun(rollout.dir):
-        rollout = Fresh(rollout.path)
-    return await regrade(prepare(rollout), host)
+    check_plain(rollout.dir)
+    with held(rollout.dir, wait=False):
+        if finish_begun(rollout.dir):
+            rollout = Fresh(rollout.path)
+        return await regrade(prepare(rollout), host)
 
 
 def _was_kept(rollout: Rollout) -> bool:
+    from pytest_benchflow.rollout.regrade import check_plain
+
     try:
+        check_plain(rollout.dir)
         return bool(rollout.result.get("sandbox_kept"))
     except (RecordError, OSError):
         return False

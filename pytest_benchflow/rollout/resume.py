@@ -71,7 +71,6 @@ class _Job:
     planned: dict[str, dict[str, Any]] = field(default_factory=dict)  # the matrix, by the rollout's name
     tasks: dict[str, str] = field(default_factory=dict)  # digest by path, the latest
     agents: dict[str, str | None] = field(default_factory=dict)  # digest of the catalogue's entry, the latest
-    settings: dict[str, Any] = field(default_factory=dict)  # of the latest session
     asked: dict[str, dict[str, Any]] = field(default_factory=dict)  # config.json by the directory's name
 
     def shown(self, what: str, agent: str) -> set[str]:
@@ -157,10 +156,10 @@ class Resumption:
 def stands(rollout: Rollout, mode: str) -> bool:
     """Tell whether a rollout on disk is kept under a mode of --benchflow-resume.
 
-    One without a result that can be read is missing in each of them.
+    One without a result that can be read is missing in each of them; so is one that does not tell what was asked.
     """
     try:
-        finished = rollout.dir.config.is_file() and rollout.result.get("verdict") is not None
+        finished = bool(rollout.config) and rollout.result.get("verdict") is not None
         scored, healthy = rollout.reward is not None, rollout.healthy
     except (RecordError, OSError):
         return False
@@ -180,7 +179,6 @@ def _read_job(job_dir: Path, session_id: str) -> _Job:
         digests = mapping(run.get("digests"))
         job.tasks |= {str(path): str(digest) for path, digest in mapping(digests.get("tasks")).items()}
         job.agents |= mapping(digests.get("agents"))
-        job.settings = mapping(run.get("settings")) or job.settings
     for path in sorted(job_dir.glob("*/config.json")):
         asked = _asked(Rollout(path.parent))
         if asked and asked.get("session_id") != session_id:

@@ -138,6 +138,17 @@ def test_each_mode_fills_what_it_says_and_keeps_the_rest(bench: Bench, moods: Mo
     assert (found["earlier_attempts"]["count"], found["earlier_attempts"]["by_end"]) == (2, {"infra": 2})
 
 
+@pytest.mark.parametrize("text", ["{", "{}"], ids=["torn", "empty"])
+def test_a_result_that_does_not_tell_what_was_asked_is_not_kept(bench: Bench, moods: Moods, text: str) -> None:
+    bench.task("one")
+    assert bench.run(*ASKED).ret == 0
+    moods.ran()
+    (rollout(bench, "one") / "config.json").write_text(text)
+    assert bench.run(*ASKED, "--benchflow-resume=missing").ret == 0
+    assert moods.ran() == ["one"]
+    assert (rollout(bench, "one") / "attempts/1/config.json").read_text() == text
+
+
 @WORKERS
 def test_kept_rollouts_are_reported_with_their_checks_and_not_as_run(bench: Bench, moods: Moods, workers: str) -> None:
     bench.task("one")

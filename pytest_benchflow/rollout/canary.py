@@ -138,7 +138,8 @@ class Canaries:
             return True
         with suppress(RecordError):
             told = read_json(self._job_dir / f"{self._mark}{canary.name}.json")
-            self._faults[canary.name] = told.get("fault")
+            fault = told.get("fault", "left a word that tells nothing")
+            self._faults[canary.name] = None if fault is None else str(fault)
             return True
         return self._is_dead(canary) or (not canary.plain and self._is_given_up(canary))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.arms import calls_model, cost_record, is_paid, token_record
+from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
 from pytest_benchflow.records.values import integer, mapping, number
 
@@ -51,6 +52,11 @@ def earlier_attempts(rollouts: Iterable[Rollout]) -> dict[str, Any]:
     for rollout in rollouts:
         for attempt in attempts_of(rollout.dir):
             count += 1
+            if strange_files(attempt.dir):  # such a file may never end, and nothing is known of what it took
+                ends["unknown"] += 1
+                unpriced += 1
+                without_tokens += 1
+                continue
             end = _end_of(attempt)
             ends[end["category"] or end["verdict"] or "unknown"] += 1
             result = _read(attempt, "result")

@@ -82,7 +82,7 @@ def planned_cells(job_file: Path) -> Iterator[Mapping[str, Any]]:
 
 def notes_of(path: Path) -> Iterable[dict[str, Any]]:
     """Yield what cells.jsonl tells, the oldest first; a torn line, as a full disk leaves, tells nothing."""
-    for _number, line in read_lines(path) if path.exists() else ():
+    for _number, line in read_lines(path) if path.is_file() else ():
         try:
             note = loads(line)
         except ValueError:

@@ -117,9 +117,9 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0, missing: int = 0
             categories[str(result.get("verdict_category") or "unknown")] += 1
         elif rollout.reward is not None:
             rewards.append(rollout.reward)
-        usage = result.get("agent_result") or {}
-        if number(usage.get("cost_usd")) is not None:
-            cost += usage["cost_usd"]
+        usage = mapping(result.get("agent_result"))
+        if (priced := number(usage.get("cost_usd"))) is not None:
+            cost += priced
         else:
             unpriced += is_paid(rollout)
         total = integer(usage.get("total_tokens"))

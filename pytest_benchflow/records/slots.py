@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.attempts import attempts_of
 from pytest_benchflow.records.coverage import CELLS, notes_of, planned_cells, runs_of
+from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.find import find_rollouts
 from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.records.rollout import Rollout
@@ -133,8 +134,8 @@ def _why_stale(plan: _Plan, name: str, config: Mapping[str, Any]) -> Iterator[st
 
 def _health(rollout: Rollout) -> tuple[str, str | None]:
     try:
-        if rollout.dir.result.is_symlink():
-            return "unhealthy", "its result.json is a link"
+        for strange in strange_files(rollout.dir):
+            return "unhealthy", strange
         result = rollout.result
     except (RecordError, OSError) as error:
         return "unhealthy", str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +34,14 @@ def test_one_unpriced_rollout_leaves_no_total(tmp_path: Path) -> None:
 def test_recorded_answers_and_agents_without_a_model_are_free(tmp_path: Path) -> None:
     free = [rollout(tmp_path / "a", None, "replay"), rollout(tmp_path / "b", None, "none", proxy=None)]
     assert summarise([*free, rollout(tmp_path / "c", 0.1)])["cost_usd"]["total"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("use", [[], "0.1", {"cost_usd": "0.1"}, {"cost_usd": True}])
+def test_a_cost_that_is_none_is_unknown(tmp_path: Path, use: Any) -> None:
+    odd = rollout(tmp_path / "a", None)
+    odd.dir.result.write_text(json.dumps({**odd.result, "agent_result": use}))
+    found = summarise([Rollout(odd.path), rollout(tmp_path / "b", 0.1)])
+    assert found["cost_usd"] == {"total": None, "priced_subtotal": pytest.approx(0.1), "unpriced": 1}
 
 
 def test_a_killed_or_unreadable_rollout_of_a_paid_model_is_unpriced(tmp_path: Path) -> None:

@@ -122,6 +122,20 @@ def test_records_that_lead_elsewhere_or_are_torn_are_not_healthy(tmp_path: Path)
     assert list(states(job).values()) == ["unhealthy", "unhealthy", "missing"]
 
 
+def test_pipes_are_no_records_and_are_not_waited_for(tmp_path: Path) -> None:
+    job = make(tmp_path / "ramp", 1)
+    rollout(job / name_of(1) / "attempts" / "1", verdict="unhealthy")
+    for name in ("cells.jsonl", f"{name_of(1)}/attempts/1/result.json"):
+        (job / name).unlink(missing_ok=True)
+        os.mkfifo(job / name)
+    assert states(job) == {name_of(1): "healthy"}
+    earlier = write_job_files(job)["earlier_attempts"]
+    assert (earlier["by_end"], earlier["cost_usd"]["total"], earlier["tokens"]["total"]) == ({"unknown": 1}, None, None)
+    (job / name_of(1) / "result.json").unlink()
+    os.mkfifo(job / name_of(1) / "result.json")
+    assert states(job) == {name_of(1): "unhealthy"}
+
+
 def test_what_is_no_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["coverage", str(tmp_path / "gone")]) == 2
     assert main(["coverage", str(tmp_path)]) == 2

@@ -11,6 +11,7 @@ import execnet
 
 from pytest_benchflow.collect import _far_program
 from pytest_benchflow.errors import RecordError
+from pytest_benchflow.records.attempts import is_number
 from pytest_benchflow.records.coverage import CELLS
 from pytest_benchflow.records.journal import Journal, read_json, read_lines
 from pytest_benchflow.records.jsontext import loads
@@ -73,7 +74,12 @@ class FarJob:
         except _AbsentError:
             return  # no worker there has begun one
         for name in directories:
-            self.bring(name)
+            try:
+                self.bring(name)
+            except _AwayError:
+                raise
+            except RecordError as error:  # the others come all the same
+                self.left.append(f"{self.name}: {printable(name)}: {error}; it is there in {self.far_dir}")
         if "job.json" in files:
             self._adopt_job()
         for name in (CELLS, LEDGER):
@@ -89,7 +95,7 @@ class FarJob:
         if (here / "config.json").is_file() and _ended(here) and not _ended(arrived):
             place = here / "attempts"
             place.mkdir(exist_ok=True)
-            taken = [int(each.name) for each in place.iterdir() if each.name.isdigit()]
+            taken = [int(each.name) for each in place.iterdir() if is_number(each.name)]
             arrived.rename(place / str(max(taken, default=0) + 1))
             return
         set_aside(RunDir(here))
@@ -141,10 +147,14 @@ class FarJob:
             done, value = self._channel.receive(_ANSWER_SEC)
         except (EOFError, OSError, execnet.RemoteError, execnet.TimeoutError, execnet.HostNotFound) as error:
             self._channel = None
-            raise RecordError(f"the machine does not answer: {str(error).strip() or type(error).__name__}") from None
+            raise _AwayError(f"the machine does not answer: {str(error).strip() or type(error).__name__}") from None
         if not done:
             raise (_AbsentError if value == "it is not there" else RecordError)(f"{request[0]} {request[1:2]}: {value}")
         return value
+
+
+class _AwayError(RecordError):
+    """The machine does not answer."""
 
 
 class _AbsentError(RecordError):

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write_no_more()
         # The reader has seen enough; a verdict that it may not have heard is none to go on with.
         return int(
-            options.run in (_review, _tasks_check, mergeable.run, coverage.run, _regrade)
+            options.run in (_review, _tasks_check, mergeable.run, coverage.run, _publish, _regrade)
             or getattr(options, "action", None) == "check"
         )
     except OSError as error:

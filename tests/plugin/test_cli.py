@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = [(), ("tasks",), ("tasks", "list"), ("tasks", "check"), ("new-task",), ("show",), ("doctor",)]
 COMMANDS += [("review",), ("rebuild",), ("audit",), ("agents",)]
+COMMANDS += [("publish",), ("compare",), ("coverage",), ("regrade",), ("report",)]
 COMMANDS += [("agents", action) for action in ("list", "show", "export", "check")]
 
 
@@ -213,6 +214,17 @@ def test_a_verdict_that_no_reader_heard_is_not_fine(words: tuple[str, ...], benc
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_publication_that_no_reader_heard_of_is_not_fine(bench: Bench) -> None:
+    bench.write(bench.path, {"jobs/ramp/one/config.json": '{"task_path": "/t/task"}'})
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pytest_benchflow.cli", "publish", "jobs", "--repo", "org/name", "--dry-run"]
+    done = subprocess.run(command, cwd=bench.path, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [b"reading jobs/ramp/one"]
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def _of_commit(commit: str) -> Check:
 
 def _read(rollout: Rollout, checks: Mapping[str, Check]) -> Review:
     report = run_checks(rollout, checks)
-    result, config = _part(rollout, "result"), _part(rollout, "config")
+    result, config = part_of(rollout, "result"), part_of(rollout, "config")
     _let_faults_stand(report, result)
     _miss_no_check(report)
     verdict, category = verdict_of(report.findings, result)
@@ -321,7 +321,8 @@ def _steps(rollout: Rollout) -> list[Any]:
     return [step for row in _rows(rollout)[:1] for step in sequence(row.get("trajectory"))]
 
 
-def _part(rollout: Rollout, part: str) -> dict[str, Any]:
+def part_of(rollout: Rollout, part: str) -> dict[str, Any]:
+    """Return a record of a rollout, empty where it cannot be read."""
     try:
         return mapping(getattr(rollout, part))
     except RecordError:

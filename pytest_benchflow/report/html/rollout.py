@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._evidence import rebuilt
-from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.arms import arm_key
 from pytest_benchflow.records.attempts import attempts_of
 from pytest_benchflow.records.files import strange_files
@@ -16,7 +15,7 @@ from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.records.values import integer, mapping, number, reward_of, sequence
 from pytest_benchflow.report.html.cut import Cut
 from pytest_benchflow.report.html.exchanges import event_facts, exchange_facts
-from pytest_benchflow.report.review import review_of
+from pytest_benchflow.report.review import part_of, review_of
 from pytest_benchflow.report.text import UNKNOWN
 from pytest_benchflow.training.row import agent_prompts
 
@@ -112,7 +111,7 @@ _EMPTY: dict[str, Any] = dict.fromkeys(
 def _read(path: Path, cell: Mapping[str, Any], checks: Mapping[str, Check]) -> Told:
     rollout = Rollout(path)
     review = review_of(rollout, checks)
-    config, result = _part(rollout, "config"), _part(rollout, "result")
+    config, result = part_of(rollout, "config"), part_of(rollout, "result")
     entry = _entry(rollout, cell, review, config, result)
     return Told(entry, _detail(rollout, review, config, result), differs=entry["review"] is not None)
 
@@ -229,13 +228,6 @@ def _sizes(path: Path) -> Iterator[tuple[str, int | None]]:
             file = os.path.join(place, name)  # noqa: PTH118 - os.walk gives texts
             if name != ".lock" and not os.path.islink(file):  # noqa: PTH114
                 yield os.path.relpath(file, path), os.lstat(file).st_size
-
-
-def _part(rollout: Rollout, part: str) -> dict[str, Any]:
-    try:
-        return mapping(getattr(rollout, part))
-    except RecordError:
-        return {}
 
 
 def _text(value: Any) -> str | None:

@@ -24,8 +24,8 @@ class Policy(NamedTuple):
 def agent_policy(task: Task, step: Step, source: str) -> Policy:
     """Return what a step's agent may reach: its model only, unless its task declares more and `source` lets it.
 
-    What `[environment]` says is taken for the agent when asked alone: templates of tasks open it without a thought. Where
-    it says nothing it means the internet then, as it does for a verifier.
+    What `[environment]` says is taken for the agent when asked alone: templates of tasks open it without a thought.
+    Where it says nothing it means the internet then, as it does for a verifier.
     """
     declared = step.agent.network
     silent: Network = "proxy"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_benchflow.records.turns import in_turn
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,7 +15,7 @@ T = TypeVar("T")
 
 async def aside(work: Callable[..., T], *args: Any) -> T:
     """Do something in a thread, to its end also where it is cancelled."""
-    result, interrupted = await whole(asyncio.ensure_future(asyncio.to_thread(work, *args)), lambda: False)
+    result, interrupted = await whole(asyncio.ensure_future(asyncio.to_thread(in_turn, work, *args)), lambda: False)
     if interrupted:
         raise asyncio.CancelledError
     return result

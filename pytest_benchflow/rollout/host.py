@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.records.turns import in_turn
 from pytest_benchflow.rollout.aside import whole
 from pytest_benchflow.rollout.ledger import NAME, Ledger, outlived, settle
 from pytest_benchflow.rollout.scratch import ScratchBase
@@ -75,7 +76,7 @@ class Host:
 
         Raises: CancelledError when the records were not `begun`, and need not be.
         """
-        work = self._writer.submit(contextvars.copy_context().run, functools.partial(write, *args))
+        work = self._writer.submit(in_turn, contextvars.copy_context().run, functools.partial(write, *args))
         return await whole(asyncio.wrap_future(work), lambda: not begun and work.cancel())
 
     def use(self, backend: Backend) -> None:

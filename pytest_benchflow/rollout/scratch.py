@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.records.turns import in_turn
 from pytest_benchflow.sandboxes._local.sessions import TRASH, base_directory
 from pytest_benchflow.sandboxes._remove import names_in, remove_entry
 
@@ -90,7 +91,7 @@ class ScratchBase:
         # Each directory of a journalling file system takes milliseconds to remove, nearly all of them spent waiting.
         doomed = path.rename(_trash_name(self._session / path.name))
         self._remover = self._remover or ThreadPoolExecutor(1, "remove-scratch")
-        self._remover.submit(remove_tree, doomed)
+        self._remover.submit(in_turn, remove_tree, doomed)
 
     def keep(self, path: Path) -> Path:
         """Move a directory that `new` made to where no session removes it, and return its new place."""

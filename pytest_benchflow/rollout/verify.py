@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.errors import SandboxError, TaskError, VerifierError
+from pytest_benchflow.records.turns import in_turn
 from pytest_benchflow.records.verifier import dead_bootstrap
 from pytest_benchflow.rollout.aside import aside
 from pytest_benchflow.rollout.scrub import scrub
@@ -75,7 +76,7 @@ async def verify(
             raise
         await aside(_keep_output, keep, (result.stdout, result.stderr), redactor)
         await _fetch(sandbox, keep, redactor)
-        return Score(await asyncio.to_thread(_score, task, step, keep, result, timeout_sec))
+        return Score(await asyncio.to_thread(in_turn, _score, task, step, keep, result, timeout_sec))
     except VerifierError as error:
         return Score(None, str(error), error.category)
 
@@ -164,8 +165,8 @@ async def _fetch(sandbox: Sandbox, keep: Path, redactor: Redactor) -> None:
     draft = keep / f".incoming-{secrets.token_hex(8)}"
     try:
         await sandbox.download(LOGS, draft)
-        await asyncio.to_thread(scrub, draft, redactor)
-        await asyncio.to_thread(_settle, draft, keep)
+        await asyncio.to_thread(in_turn, scrub, draft, redactor)
+        await asyncio.to_thread(in_turn, _settle, draft, keep)
     except FileNotFoundError:
         raise VerifierError(f"{LOGS} is gone after the verifier ran", category="no_reward") from None
     finally:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Capabilities, Mount
 from pytest_benchflow.errors import SandboxError, UnsupportedError
+from pytest_benchflow.records.turns import in_turn
 from pytest_benchflow.sandboxes._egress import WITH_EGRESS, Egress, egress_env
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._install import install_here
@@ -405,7 +406,7 @@ class LocalSandbox:
     async def _copying(self, copy: Callable[..., None], *args: Any) -> None:
         """Run a copy in a thread; a cancelled one goes on, and stop() waits for it."""
         self._check_alive()
-        job = asyncio.get_running_loop().run_in_executor(None, functools.partial(copy, *args))
+        job = asyncio.get_running_loop().run_in_executor(None, functools.partial(in_turn, copy, *args))
         self._copies.add(job)
         job.add_done_callback(self._copies.discard)
         await asyncio.shield(job)

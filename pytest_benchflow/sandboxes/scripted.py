@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Capabilities
 from pytest_benchflow.errors import AgentError, SandboxError
+from pytest_benchflow.records.turns import in_turn
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out, new_file
 from pytest_benchflow.sandboxes._running import run_to_end
 from pytest_benchflow.sandboxes._scripted.answers import Answer, read_answers
@@ -195,7 +196,7 @@ class ScriptedSandbox:
     async def _copying(self, copy: Callable[..., None], *args: Any) -> None:
         """Run a copy in a thread; a cancelled one goes on, and stop() waits for it."""
         self._check_alive()
-        job = asyncio.get_running_loop().run_in_executor(None, functools.partial(copy, *args))
+        job = asyncio.get_running_loop().run_in_executor(None, functools.partial(in_turn, copy, *args))
         self._copies.add(job)
         job.add_done_callback(self._copies.discard)
         await asyncio.shield(job)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.records.turns import in_turn
-from pytest_benchflow.sandboxes._local.sessions import TRASH, base_directory
+from pytest_benchflow.sandboxes._local.sessions import TRASH, base_directory, end_stragglers, first_name
 from pytest_benchflow.sandboxes._remove import names_in, remove_entry
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class ScratchBase:
             try:
                 # What cannot be removed now may be at the next start.
                 with contextlib.suppress(OSError):
+                    end_stragglers(first_name(path))
                     for name in names_in(lock):
                         if name != last:
                             remove_entry(lock, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import tempfile
 import threading
 from pathlib import Path
@@ -32,12 +33,16 @@ def sessions(base: Path | None = None) -> tuple[frozenset[str], dict[str, Path]]
     live, dead = set(), {}
     for path in _directories(base or base_directory()):
         with contextlib.suppress(FileNotFoundError), lock_if_dead(path) as held:  # it may end, or be swept, meanwhile
-            name = path.name.removeprefix(TRASH).rpartition("-")[0] if path.name.startswith(TRASH) else path.name
             if held is None:
                 live.add(str(path))
             else:
-                dead[str(path.with_name(name))] = path
+                dead[str(first_name(path))] = path
     return frozenset(live), dead
+
+
+def first_name(path: Path) -> Path:
+    """Return what a session's directory was called when the session lived."""
+    return path.with_name(path.name.removeprefix(TRASH).rpartition("-")[0]) if path.name.startswith(TRASH) else path
 
 
 @contextlib.contextmanager
@@ -79,6 +84,28 @@ def discard_here(name: str) -> None:
             raise SandboxError(f"{name} is in use by a session")
         if child in names_in(lock):
             remove_entry(lock, child)
+
+
+def end_stragglers(session: Path) -> int:
+    """Kill what is left of the sandboxes of a dead session, and return how many processes that were.
+
+    bubblewrap's own child dies with it only from the moment at which it was told to go on: of one that was killed
+    before, the child waits for ever. Its arguments name the session's directory.
+    """
+    sign, ended = f"{session}/".encode(), 0
+    for process in Path("/proc").iterdir():
+        # What has ended meanwhile, or is another user's, is none of them.
+        with contextlib.suppress(OSError):
+            if not process.name.isdigit() or (process / "comm").read_bytes() != b"bwrap\n":
+                continue
+            descriptor = os.pidfd_open(int(process.name))
+            try:
+                if sign in (process / "cmdline").read_bytes() and process.stat().st_uid == os.getuid():
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    ended += 1
+            finally:
+                os.close(descriptor)
+    return ended
 
 
 def _directories(base: Path) -> list[Path]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
-from typing import TYPE_CHECKING
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.rollout.scratch import ScratchBase, remove_tree
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_new_directories_are_private_and_gone_afterwards(tmp_path: Path) -> None:
@@ -37,6 +37,31 @@ def test_a_sweep_takes_dead_sessions_only(tmp_path: Path) -> None:
         assert other.sweep() == ["123-dead"]
         assert kept.is_dir()
         assert not dead.exists()
+
+
+def test_a_sweep_ends_what_waits_in_vain_for_a_killed_bubblewrap(tmp_path: Path) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\nread line\n")
+    program.chmod(0o755)
+    (tmp_path / "base" / "123-dead").mkdir(parents=True)
+
+    def start(session: str) -> subprocess.Popen[bytes]:
+        files = tmp_path / "base" / session / "bf-1" / "root"
+        return subprocess.Popen([program, "--bind", files, "/"], stdin=subprocess.PIPE)
+
+    with ScratchBase(tmp_path / "base") as living:
+        name = living.new("x").parent.name
+        with start("123-dead") as left, start(name) as used:
+            try:
+                for process in (left, used):
+                    while Path(f"/proc/{process.pid}/comm").read_text() != "bwrap\n":
+                        time.sleep(0.01)
+                assert living.sweep() == ["123-dead"]
+                assert left.wait(30) == -signal.SIGKILL
+                assert used.poll() is None
+            finally:
+                left.kill()
+                used.kill()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a directory away")

@@ -44,6 +44,7 @@ class Flight:
     told: bool = False  # somebody was told of its end
     watch: Callable[[str], None] | None = None
     work: asyncio.Task[Outcome] | None = None
+    interrupted: asyncio.Task[Outcome] | None = None  # the work that was told to end
     landed: asyncio.Event = field(default_factory=asyncio.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -76,6 +77,12 @@ class Flight:
         if watch and not self.landed.is_set():
             for name in before:
                 watch(name)
+
+    def interrupt(self) -> None:
+        """Cancel it where it is under way; once, for a second time would cut short the removal of its sandbox."""
+        if self.work is not None and self.interrupted is not self.work:
+            self.interrupted = self.work
+            self.work.cancel()
 
     def keep(self, said: Any) -> None:
         """Keep what was said for the item that asks for this rollout."""
@@ -128,7 +135,7 @@ class Flights:
         except asyncio.CancelledError:
             self._waiting.pop(flight, None)
             if flight.work is not None:
-                flight.work.cancel()
+                flight.interrupt()
                 await asyncio.wait([flight.work])
             raise
         finally:
@@ -153,8 +160,7 @@ class Flights:
         for flight in waiting:
             flight.landed.set()
         for flight in self.under_way:
-            if flight.work is not None:
-                flight.work.cancel()
+            flight.interrupt()
 
     async def stop(self) -> None:
         """Interrupt all, and return when their records are complete and their sandboxes gone."""

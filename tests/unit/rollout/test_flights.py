@@ -134,6 +134,38 @@ def test_a_waiter_that_gives_up_interrupts_its_own_only() -> None:
     asyncio.run(play())
 
 
+def test_what_was_interrupted_is_not_interrupted_again_while_it_cleans_up() -> None:
+    async def play() -> None:
+        cleaned: list[str] = []
+        goes_on = asyncio.Event()
+
+        async def fly(flight: Flight) -> Outcome:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await goes_on.wait()
+                cleaned.append(flight.name)
+            raise AssertionError
+
+        flights, mine = Flights(2, fly), make("mine")
+        waiting = asyncio.create_task(flights.land(mine))
+        await settle()
+        flights.cancel()  # as Ctrl-C does, which ends the waiting item, too
+        await settle()
+        waiting.cancel()
+        await settle()
+        stopping = asyncio.create_task(flights.stop())
+        await settle()
+        assert not waiting.done()
+        goes_on.set()
+        await stopping
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert cleaned == ["mine"]
+
+    asyncio.run(play())
+
+
 def test_an_error_of_our_own_is_raised_for_who_asks_and_forgotten() -> None:
     async def play() -> None:
         tries: list[str] = []

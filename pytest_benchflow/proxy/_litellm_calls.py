@@ -27,6 +27,8 @@ _CONTENT_FIELDS = {"generation_config": "generationConfig", "system_instruction"
 _USAGE = re.compile(rb'"(?:usage|usageMetadata)"\s*:\s*\{')
 _COST = re.compile(rb'"cost"\s*:\s*[0-9]')
 _REASONED = re.compile(rb"reasoning_tokens|thinking_tokens|thoughtsTokenCount")
+_CACHED = re.compile(rb'"(?:cached_tokens|cache_read_input_tokens|cacheReadInputTokens)"\s*:\s*(\d{1,18})\b')
+_USAGES = ("usage", "usageMetadata")
 _REASONING_DETAILS = ("completion_tokens_details", "output_tokens_details")
 _PASSED = "litellm.proxy.pass_through_endpoints"
 
@@ -105,7 +107,7 @@ async def events(dialect: str, answer: Any, heard: Callable[[], bytes]) -> Async
             raw = chunk if isinstance(chunk, bytes) else chunk.encode()
             yield b"".join(_true_lines(raw, heard)) if b'"usage' in raw else raw
             continue
-        value = true_usage(plain(chunk), heard())
+        value = true_usage(plain(chunk), heard)
         kind = value.get("type") if dialect in ("responses", "messages") else None
         yield (f"event: {kind}\n".encode() if kind else b"") + b"data: " + dumps(value) + b"\n\n"
     if dialect == "chat":
@@ -121,22 +123,26 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def true_usage(value: Any, heard: bytes) -> Any:
-    """Return an answer, or an event of one, without token counts and costs that LiteLLM reckoned by itself."""
+def true_usage(value: Any, heard: Callable[[], bytes]) -> Any:
+    """Return an answer, or an event of one, with the token counts and costs that its provider told, and no others."""
     if not isinstance(value, dict):
         return value
-    counted, priced, reasoned = _USAGE.search(heard) or _is_binary(heard), _COST.search(heard), _REASONED.search(heard)
-    for part in (value, mapping(value.get("response")), mapping(value.get("message"))):
-        for name in ("usage", "usageMetadata"):
-            if isinstance(part.get(name), dict):
-                if not counted:
-                    del part[name]
-                    continue
-                if not priced:
-                    part[name].pop("cost", None)
-                if not reasoned:
-                    for details in _REASONING_DETAILS:
-                        part[name].pop(details, None)
+    parts = (value, mapping(value.get("response")), mapping(value.get("message")))
+    places = [(part, name) for part in parts for name in _USAGES if isinstance(part.get(name), dict)]
+    # Most events of a stream have none: looking through all that was heard at each would take its square.
+    raw = heard() if places else b""
+    for part, name in places:
+        if not (_USAGE.search(raw) or _is_binary(raw)):
+            del part[name]
+            continue
+        if not _COST.search(raw):
+            part[name].pop("cost", None)
+        if not _REASONED.search(raw):
+            for details in _REASONING_DETAILS:
+                part[name].pop(details, None)
+        if name == "usageMetadata" and (read := _CACHED.findall(raw)) and int(read[-1]):
+            # LiteLLM leaves it out for Google's format, and it has a price of its own.
+            part[name].setdefault("cachedContentTokenCount", int(read[-1]))
     return value
 
 
@@ -156,5 +162,5 @@ def _true_lines(raw: bytes, heard: Callable[[], bytes]) -> Iterator[bytes]:
             yield line
             continue
         told = dumps(value)
-        true = dumps(true_usage(value, heard()))
+        true = dumps(true_usage(value, heard))
         yield line if true == told else b"data: " + true + line[len(line.rstrip(b"\r\n")) :]

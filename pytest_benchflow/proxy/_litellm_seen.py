@@ -24,6 +24,8 @@ _LIMITS = re.compile(r"(?:x|anthropic)-ratelimit-")
 _SECRET = re.compile(r"key|token|secret|credential|password", re.IGNORECASE)
 _SHORTEST_SECRET = 6
 _MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/:?]+(?::\d+)?)")
+_WHOLE_TYPES = ("application/json", "text/html")
+_QUERY = re.compile(r"[?#].*", re.DOTALL)
 _GOOGLE_CREDENTIALS = ("DefaultCredentialsError", "RefreshError", "MalformedError", "ReauthFailError")
 _AMAZON_CREDENTIALS = re.compile(
     "ProfileNotFound|(No|Partial)CredentialsError|CredentialRetrievalError|InvalidConfigError|NoAuthTokenError|"
@@ -45,7 +47,8 @@ def headers_of(calls: Sequence[Call], *, failed: bool) -> dict[str, str]:
     last = answered[-1]
     kept = {name: value for name, value in last.headers.items() if name in _PASSED_ON or _LIMITS.match(name)}
     # An answer that was given and could not be translated would be paid for again.
-    return kept | ({"x-should-retry": "false"} if failed and (last.status or 0) < 400 else {})
+    vain = failed and (last.status or 0) < 400 and _stopped(last) is None
+    return kept | ({"x-should-retry": "false"} if vain else {})
 
 
 def seen(calls: Sequence[Call], *, request_too: bool) -> dict[str, Any]:
@@ -102,6 +105,13 @@ def failure(asked: Mapping[str, Any], calls: Sequence[Call], error: Exception) -
     said = _without_secrets(said[:2000].strip(), asked)
     if calls and calls[-1].status is None:
         return 502, b"", f"{urlsplit(calls[-1].url).netloc}: {said}"
+    if calls and (elsewhere := calls[-1].leads_to) is not None:
+        elsewhere = _without_secrets(_QUERY.sub("", elsewhere), asked)
+        said = f"the provider answered {calls[-1].status} and leads to {elsewhere}, where its key is not sent"
+        return 502, dialect.error_body(502, said, "upstream_error"), None
+    if calls and (stopped := _stopped(calls[-1])) is not None:
+        said = f"the provider's answer is not whole: {_without_secrets(stopped, asked)}"
+        return 502, dialect.error_body(502, said, "upstream_error"), None
     if calls:
         return 502, dialect.error_body(502, f"the answer cannot be translated: {said}", "upstream_error"), None
     if _is_of_credentials(error):
@@ -110,6 +120,25 @@ def failure(asked: Mapping[str, Any], calls: Sequence[Call], error: Exception) -
     # What LiteLLM refuses by itself would be refused again: no 5xx, which clients repeat.
     status = told if isinstance(told, int) and 400 <= told < 500 else 400
     return status, dialect.error_body(status, f"it cannot be translated: {said}", "invalid_request_error"), None
+
+
+def no_stream(call: Call) -> str | None:
+    """Return the type of an answer in one piece to a request for a stream, None where nothing says that it is one."""
+    asked = mapping(_json(call.request)).get("stream") is True or "stream" in urlsplit(call.url).path.lower()
+    kind = call.headers.get("content-type", "").partition(";")[0].strip().lower()
+    whole = kind in _WHOLE_TYPES and call.answer.lstrip()[:1] in (b"{", b"<")
+    return kind if asked and whole else None
+
+
+def _stopped(call: Call) -> str | None:
+    """Say why an answer that had begun ended before its end, by the provider's fault; None where it did not."""
+    if call.broken:
+        return "the connection was closed in the middle of it"
+    dialect = recorded_dialect(urlsplit(call.url).path)
+    if dialect is None or _json(call.answer) is not None:
+        return None
+    error = mapping(mapping(dialect.assemble(call.answer)[0]).get("error"))
+    return str(error.get("message") or error.get("type") or error)[:2000] if error else None
 
 
 def _is_of_credentials(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.proxy import _litellm_calls, _litellm_wire
 from pytest_benchflow.proxy._litellm_frames import CALLS, DATA, LEASES, LOCK, NOTE, READY, frame
-from pytest_benchflow.proxy._litellm_seen import failure, headers_of, seen
+from pytest_benchflow.proxy._litellm_seen import failure, headers_of, no_stream, seen
 from pytest_benchflow.records.jsontext import dumps, loads
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Translator:
             # Some streams begin before the provider is asked, whose status is the answer's.
             while not calls or calls[-1].status is None:
                 begun.append(await anext(parts))
-            _check_begun(calls[-1])
+            _check_begun(calls[-1], streamed=asked["streamed"])
             yield frame(NOTE, _note(200, calls, facts))
             yield frame(DATA, b"".join(begun))
         except Exception as error:
@@ -184,7 +184,7 @@ class Translator:
             async for part in _litellm_calls.events(dialect, answer, heard):
                 yield part
         else:
-            yield dumps(_litellm_calls.true_usage(_litellm_calls.plain(answer), heard()))
+            yield dumps(_litellm_calls.true_usage(_litellm_calls.plain(answer), heard))
 
     async def _called(self, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Any:
         """Return what LiteLLM answers to a request in its own types."""
@@ -201,10 +201,13 @@ class Translator:
         )
 
 
-def _check_begun(call: _litellm_wire.Call) -> None:
-    """Raise RuntimeError where a stream has begun whose provider refused."""
+def _check_begun(call: _litellm_wire.Call, *, streamed: bool) -> None:
+    """Raise RuntimeError where an answer has begun that is none: the provider refused, or sent no stream when asked."""
     if (call.status or 0) >= 400:
         raise RuntimeError(f"the provider refused with {call.status}")
+    # LiteLLM makes an empty answer of it, and says that it is whole.
+    if streamed and (kind := no_stream(call)) is not None:
+        raise RuntimeError(f"it is {kind}, and a stream was asked for")
 
 
 def _note(status: int, calls: list[_litellm_wire.Call], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,182 @@
+"""What a provider answers amiss to a translated request is told as it is, and nothing more is made of it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_benchflow.contracts import ModelResponse
+from pytest_benchflow.errors import ProviderError
+from pytest_benchflow.proxy import _litellm_calls
+from pytest_benchflow.proxy._routed import RoutedUpstream
+from pytest_benchflow.proxy.litellm import Translation, _join
+from pytest_benchflow.proxy.routes import provider_route
+from pytest_benchflow.proxy.serve import serving
+from tests.unit.proxy.door import GEMINI, PATHS, STREAMS, Door, asking, door, run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
+
+    from pytest_benchflow.contracts import ModelRequest
+
+    OpenDoor = Callable[["Says"], AbstractAsyncContextManager[Door]]
+
+STREAM = {"Content-Type": "text/event-stream"}
+JSON = {"Content-Type": "application/json"}
+BEGUN = b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","content":[],"usage":{}}}\n\n'
+OVERLOADED = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"too busy"}}\n\n'
+
+
+class Says:
+    """A provider that says the same to everybody; `requests` are those it was sent."""
+
+    replays = False
+
+    def __init__(self, status: int, headers: dict[str, str], *parts: bytes, cut: bool = False) -> None:
+        self.requests: list[ModelRequest] = []
+        self._answer = status, headers, parts, cut
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        self.requests.append(request)
+        status, headers, parts, cut = self._answer
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for part in parts:
+                yield part
+            if cut:
+                raise ProviderError("it ends here")
+
+        return ModelResponse(status, headers, chunks())
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.fixture(scope="module")
+def session(testrun_uid: str) -> Iterator[str]:
+    """Return a session whose process these tests share."""
+    name = f"a{testrun_uid}"
+    lease = _join(Translation(name).directory)
+    yield name
+    lease.close()
+
+
+@pytest.fixture
+def anthropic(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenDoor:
+    """Return what opens a door to a provider that speaks Anthropic's format."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-invented-4711")
+
+    @asynccontextmanager
+    async def opened(says: Says) -> AsyncIterator[Door]:
+        translation = Translation(session)
+        async with serving(says) as url:
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+            route = provider_route("anthropic/claude-x")
+            assert isinstance(route.upstream, RoutedUpstream)
+            route.upstream.use(translation, dialect=None)
+            try:
+                async with door(tmp_path / "run", route.upstream, secrets=route.secrets) as agent:
+                    yield agent
+            finally:
+                await translation.close()
+
+    return opened
+
+
+def sent(dialect: str, *, streamed: bool) -> tuple[dict[str, Any], str]:
+    """Return the body and the path of a request."""
+    if dialect == "generateContent":
+        return {"contents": [{"role": "user", "parts": [{"text": "x"}]}]}, STREAMS[dialect] if streamed else GEMINI
+    body = asking("x") if dialect == "chat" else {"model": "m", "input": "x"}
+    return {**body, "stream": streamed}, PATHS[dialect]
+
+
+@pytest.mark.parametrize(("kind", "raw"), [("application/json", b'{"id": "x"}'), ("text/html", b"<html>")])
+def test_an_answer_in_one_piece_to_a_request_for_a_stream_is_no_empty_answer(
+    kind: str, raw: bytes, anthropic: OpenDoor
+) -> None:
+    async def work() -> None:
+        async with anthropic(Says(200, {"Content-Type": kind}, raw)) as agent:
+            for dialect in ("chat", "responses", "generateContent"):
+                answer = await agent.post(*sent(dialect, streamed=True))
+                assert answer.status == 502, answer.raw
+                assert f"it is {kind}, and a stream was asked for" in json.dumps(answer.json)
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("says", "said"),
+    [
+        (Says(200, STREAM, BEGUN, OVERLOADED), "too busy"),
+        (Says(200, STREAM, BEGUN, cut=True), "the connection was closed in the middle of it"),
+    ],
+    ids=["error", "cut"],
+)
+def test_a_stream_that_ends_before_it_said_anything_may_be_asked_for_again(
+    says: Says, said: str, anthropic: OpenDoor
+) -> None:
+    async def work() -> None:
+        async with anthropic(says) as agent:
+            answer = await agent.post(*sent("chat", streamed=True))
+            assert answer.status == 502
+            assert answer.json["error"]["message"] == f"the provider's answer is not whole: {said}"
+            assert "x-should-retry" not in answer.headers
+            (record,) = agent.records()
+            # By which its cost is unknown, and not 0.
+            assert record["metadata"]["upstream"]["status"] == 200
+
+    run(work())
+
+
+def test_no_key_goes_where_a_provider_leads(anthropic: OpenDoor) -> None:
+    async def work() -> None:
+        elsewhere = Says(200, JSON, b"{}")
+        async with serving(elsewhere) as url:
+            leads = Says(307, {"Location": f"{url}/messages?a=b"}, b"")
+            async with anthropic(leads) as agent:
+                answer = await agent.post(*sent("chat", streamed=False))
+        assert answer.status == 502
+        said = f"the provider answered 307 and leads to {url}/messages, where its key is not sent"
+        assert answer.json["error"]["message"] == said
+        assert len(leads.requests) == 1
+        assert elsewhere.requests == []
+
+    run(work())
+
+
+def test_a_compressed_answer_is_read_as_what_it_says(anthropic: OpenDoor) -> None:
+    usage = {"input_tokens": 7, "output_tokens": 5, "cache_read_input_tokens": 4}
+    body = {"id": "m", "type": "message", "role": "assistant", "model": "x", "stop_reason": "end_turn", "usage": usage}
+    raw = gzip.compress(json.dumps({**body, "content": [{"type": "text", "text": "hi"}]}).encode())
+
+    async def work() -> None:
+        async with anthropic(Says(200, {**JSON, "Content-Encoding": "gzip"}, raw)) as agent:
+            answer = await agent.post(*sent("generateContent", streamed=False))
+            told = answer.json["usageMetadata"]
+            assert (told["promptTokenCount"], told["cachedContentTokenCount"]) == (11, 4)
+            (record,) = agent.records()
+            assert record["metadata"]["upstream"]["response_id"] == "m"
+
+    run(work())
+
+
+def test_what_was_heard_is_looked_through_only_where_an_event_counts_tokens() -> None:
+    looked = []
+
+    def heard() -> bytes:
+        looked.append(True)
+        return b'{"usage": {"prompt_tokens": 1}}'
+
+    for text in ("a", "b", "c"):
+        event = {"choices": [{"delta": {"content": text}}]}
+        assert _litellm_calls.true_usage(event, heard) == event
+    assert looked == []
+    assert _litellm_calls.true_usage({"usage": {"prompt_tokens": 1}}, heard) == {"usage": {"prompt_tokens": 1}}
+    assert looked == [True]

@@ -31,7 +31,8 @@ ACCEPTED = (
 )
 _NO_NAMES = "; the names that LiteLLM knows need pip install 'pytest-benchflow[litellm]'"
 _AT_URL = re.compile(r"(?P<provider>[^@/]*)/(?P<model>[^@]+)@(?P<url>https?://[^\s@]+)\Z")
-_NO_SCHEME = re.compile(r"[^@]+@[\w.-]+:\d+(/\S*)?\Z")
+_OTHER_URL = re.compile(r"[^@]+@([\w.-]+:\d+(/\S*)?\Z|\w[\w+.-]*://)")
+_HTTP = re.compile(r"https?://[^\s/?#]+(/\S*)?\Z")
 _WITH_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
 _SECRET_NAME = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
 
@@ -158,7 +159,9 @@ def way_to(model: str) -> tuple[Way, tuple[str, ...]]:
             provider = replace(named, credentials=SERVER.credentials, base_variables=())
         return _way(provider, model, at_url["model"], at_url["url"])
     prefix, _, name = model.partition("/")
-    known = _providers.provider_of(prefix) if name and not _NO_SCHEME.match(model) else None
+    if prefix == "vllm" and name and "@" not in model:
+        raise UsageError(f"model {model!r} names no server; pass {model}@http://host:port/v1, with the URL of yours")
+    known = _providers.provider_of(prefix) if name and not _OTHER_URL.match(model) else None
     if known is None:
         more = "" if _providers.is_there("litellm") else _NO_NAMES
         raise UsageError(f"model {model!r} is of no known form; it takes {ACCEPTED}{more}")
@@ -169,6 +172,8 @@ def way_to(model: str) -> tuple[Way, tuple[str, ...]]:
             f"{variable} has a user or a password in its URL, which records would tell; set it without them, as "
             f"{model} gets a key of its own"
         )
+    if named_base and not _HTTP.match(named_base):
+        raise ProviderError(f"{variable} is {named_base!r}; it takes a URL as http://host:port/v1 or https://host")
     return _way(known, model, name, named_base)
 
 
@@ -178,6 +183,9 @@ def _way(provider: Provider, full: str, model: str, own_base: str | None) -> tup
 
     _providers.require(provider, full, own_base)
     credentials = _providers.credentials_of(provider) or {}
+    if spoilt := next((setting for setting, value in credentials.items() if not value.isprintable()), None):
+        source = next(name for name in spoilt.variables if host_variable(name))
+        raise ProviderError(f"{source} has a line break or another control character in it; set it without that")
     settings = _providers.settings_of(provider)
     base = (own_base or provider.base or "").rstrip("/")
     if own_base and provider.version:

@@ -40,12 +40,14 @@ class Keys:
             if name not in known and self._probe:
                 known[name] = await self._tried(route)
                 file.write(dumps([name, known[name]]) + b"\n")
-            said = known.get(name) or known.get(str(way.key_source))
-        if said is not None:
+            at_start, later = known.get(name), known.get(str(way.key_source))
+        if at_start is not None:
             raise RejectedKeyError(
-                f"the key in {way.key_source} was rejected: {said}; set a valid one, or pass "
+                f"the key in {way.key_source} was rejected: {at_start}; set a valid one, or pass "
                 "--benchflow-skip-key-check when this says nothing about the model"
             )
+        if later is not None:
+            raise RejectedKeyError(f"the key in {way.key_source} was rejected: {later}; set a valid one")
 
     async def _tried(self, route: Route) -> str | None:
         """Return what a provider says that rejects a key; a process that was started for it stays for the rollouts."""

@@ -46,7 +46,9 @@ def test_a_key_that_is_rejected_later_ends_the_session_then(bench: Bench) -> Non
     with served(provider) as url:
         done = bench.run("tasks", *ONLY_ROLLOUTS, f"--benchflow-model=vllm/m@{url}", *options)
     assert done.ret == 1
-    assert "the key in BENCHFLOW_MODEL_API_KEY was rejected: the provider answered 401" in done.stdout.str()
+    said = done.stdout.str()
+    assert "the key in BENCHFLOW_MODEL_API_KEY was rejected: the provider answered 401; set a valid one" in said
+    assert "pass --benchflow-skip-key-check" not in said  # which was passed, and helps nobody here
     assert len(provider.requests) == 1
     assert len(bench.rollouts()) == 1
 

@@ -52,12 +52,17 @@ def test_only_a_script_needs_pydantic() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    ["", "gpt-5", "openai/", "/", "script/", "vendor/name@", "vendor/name@ftp://host/v1", "vendor/name", "a/m@box:80"],
+    ["", "gpt-5", "openai/", "/", "script/", "vendor/name@", "vllm/name@ftp://host/v1", "vendor/name", "a/m@box:80"],
     ids=["empty", "no-provider", "no-name", "slash", "no-file", "no-url", "other-scheme", "unknown", "no-scheme"],
 )
 def test_a_name_of_no_known_form_is_met_with_the_forms(task: Task, model: str) -> None:
     with pytest.raises(UsageError, match=r"it takes replay, openai/<model>, anthropic/<model>"):
         routed(model, task)
+
+
+def test_a_server_without_its_url_is_asked_for_that_and_not_for_a_key(task: Task) -> None:
+    with pytest.raises(UsageError, match=r"'vllm/m' names no server; pass vllm/m@http://host:port/v1"):
+        routed("vllm/m", task)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,24 @@ def test_a_missing_key_is_named(task: Task, monkeypatch: pytest.MonkeyPatch, mod
     monkeypatch.setenv(variable, "")
     with pytest.raises(ProviderError, match=f"needs {variable}, which is not set"):
         routed(model, task)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("OPENAI_BASE_URL", "box:8000/v1", r"OPENAI_BASE_URL is 'box:8000/v1'; it takes a URL as http://host:port/v1"),
+        ("OPENAI_API_KEY", "sk-invented-1\n", "OPENAI_API_KEY has a line break or another control character in it"),
+    ],
+    ids=["url", "key"],
+)
+def test_a_variable_that_no_request_can_be_made_with_is_named(
+    task: Task, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-invented-1")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ProviderError, match=says) as told:
+        routed("openai/m", task)
+    assert "sk-invented" not in str(told.value)
 
 
 def test_no_recording_is_a_skip_that_says_how_to_run_live(task: Task) -> None:

@@ -215,6 +215,7 @@ def _check_keys(table: Mapping[str, Any], allowed: Collection[str], place: str) 
 def _typed(kind: str, value: Any, place: str, choices: tuple[str, ...]) -> Any:
     if kind == "list":
         return _texts(value, place)
+    types: Any
     types, noun = _KINDS[kind]
     if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
         _refuse(place, value, f"one of: {', '.join(choices)}" if choices else noun)

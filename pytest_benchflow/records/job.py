@@ -44,11 +44,11 @@ def rollouts_of(job_dir: Path) -> list[Rollout]:
 def without_copies(rollouts: Iterable[Rollout]) -> tuple[list[Rollout], list[str]]:
     """Return the rollouts that lie where they were made, and the names of directories that hold another's records.
 
-    A copy would be counted twice.
+    A copy would be counted twice, and what a link leads to is of some other place.
     """
     own, copies = [], []
     for rollout in rollouts:
-        if _name_of(rollout) in (None, rollout.path.name):
+        if _name_of(rollout) in (None, rollout.path.name) and not rollout.path.is_symlink():
             own.append(rollout)
         else:
             copies.append(rollout.path.name)

@@ -15,6 +15,7 @@ from pytest_benchflow.records.audit import read_audit
 from pytest_benchflow.records.journal import read_json, write_json
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.cell import task_of
+from pytest_benchflow.tasks.load import task_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -163,7 +164,7 @@ class Canaries:
             if not rollout.dir.config.is_file():
                 self._faults[canary.name] = "has no rollout in this job, and this session does not run it"
             else:
-                self._faults[canary.name] = fault_of(rollout, audited=self._audited)
+                self._faults[canary.name] = _of_another(rollout, canary) or fault_of(rollout, audited=self._audited)
         return self._faults[canary.name]
 
     def _is_given_up(self, canary: Canary) -> bool:
@@ -176,6 +177,19 @@ class Canaries:
             self._faults[canary.name] = "was not run by any process of this session"
             return True
         return False
+
+
+def _of_another(rollout: Rollout, canary: Canary) -> str | None:
+    """Say why a rollout of an earlier session tells nothing of what would start now; None where it does."""
+    try:
+        before = rollout.config
+    except RecordError as error:
+        return f"cannot be read: {_short(str(error))}"
+    now = {"task_digest": task_digest(task_of(canary.config)), "reasoning_effort": canary.config.reasoning_effort}
+    for name, value in now.items():
+        if before.get(name) != value:
+            return f"is of another {name.replace('_', ' ')}, and this session does not run it"
+    return None
 
 
 def _arm(config: RolloutConfig) -> tuple[str, str, str]:

@@ -127,6 +127,16 @@ def test_with_looking_ahead_nothing_starts_before_its_canary_ended(three: Bench,
     assert summary(three)["coverage"] == {"planned": 6, "healthy": 0, "unhealthy": 2, "skipped": 0, "missing": 4}
 
 
+def test_a_canary_of_what_its_task_was_before_tells_nothing(three: Bench) -> None:
+    named = ["--benchflow-agent=nop", "--benchflow-job-name=ramp"]
+    assert three.run(*ASKED, *named, CANARY, "-k", "middle").ret == 0
+    three.write(three.path / "tasks" / "middle", {"instruction.md": "Do something else.\n"})
+    done = three.run(*ASKED, *named, CANARY, "-k", "zeta")
+    assert done.ret == 1
+    assert ran(three) == ["middle__nop"]
+    assert "is of another task digest, and this session does not run it" in " ".join(done.outlines)
+
+
 def test_a_canary_that_cannot_run_here_or_is_left_out_tells_nothing(three: Bench) -> None:
     done = three.run(*ASKED, "--benchflow-agent=nop", CANARY, "-k", "zeta")
     assert done.ret == 1

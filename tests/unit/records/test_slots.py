@@ -96,6 +96,15 @@ def test_what_is_wrong_with_a_slot_is_told_and_the_exit_code_says_so(
     assert (summary["copies"], summary["coverage"]["healthy"]) == (["copy", "renamed"], 3)
 
 
+def test_a_link_to_a_rollout_of_another_job_counts_nowhere(tmp_path: Path) -> None:
+    job, other = make(tmp_path / "ramp", 2), make(tmp_path / "other", 2)
+    shutil.rmtree(job / name_of(2))
+    (job / name_of(2)).symlink_to(other / name_of(2))
+    assert list(states(job).values()) == ["healthy", "missing"]
+    summary = write_job_files(job)
+    assert (summary["copies"], summary["coverage"]["healthy"], summary["coverage"]["missing"]) == ([name_of(2)], 1, 1)
+
+
 def test_an_agent_of_another_entry_is_stale_until_the_mix_is_accepted(tmp_path: Path) -> None:
     job = make(tmp_path / "ramp", 2, plan("s2", 2, agent="a2"))
     rollout(job / name_of(2), config={"session_id": "s2"})

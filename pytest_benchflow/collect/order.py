@@ -56,7 +56,8 @@ def _in_order_of_ends(items: Sequence[pytest.Item], runs: Runs) -> Iterator[pyte
         else:
             (plain if cell is None else blocking).append(item)
     while flying or plain or blocking:
-        landed = next((flight for flight in flying if flight.landed.is_set()), None)
+        ended = [flight for flight in flying if flight.landed.is_set()]
+        landed = min(ended, key=lambda flight: flight.landed_as, default=None)
         if plain and (landed is None or place[id(plain[0])] < place[id(flying[landed][0])]):
             yield plain.popleft()
         elif landed is not None or not blocking:

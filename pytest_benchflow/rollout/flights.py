@@ -7,6 +7,7 @@ import threading
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import BenchflowError
@@ -46,6 +47,7 @@ class Flight:
     work: asyncio.Task[Outcome] | None = None
     interrupted: asyncio.Task[Outcome] | None = None  # the work that was told to end
     landed: asyncio.Event = field(default_factory=asyncio.Event)
+    landed_as: int = 0  # its place among those that have landed
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -109,6 +111,7 @@ class Flights:
         self._fly = fly
         self._before = before
         self._looks_again: asyncio.TimerHandle | None = None
+        self._numbers = count(1)
         self._waiting: dict[Flight, None] = {}  # in the order in which they begin
         self.under_way: dict[Flight, None] = {}
 
@@ -145,11 +148,11 @@ class Flights:
         return flight.work.result()
 
     async def first_landed(self, flights: Iterable[Flight]) -> Flight:
-        """Wait until one of these has ended, and return it."""
+        """Wait until one of these has ended, and return the one that ended first."""
         waits = {asyncio.ensure_future(flight.landed.wait()): flight for flight in flights}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            return next(flight for wait, flight in waits.items() if wait in done)
+            return min((waits[wait] for wait in done), key=lambda flight: flight.landed_as)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -158,6 +161,7 @@ class Flights:
         """Begin no other rollout, and interrupt those under way."""
         waiting, self._waiting = self._waiting, {}
         for flight in waiting:
+            flight.landed_as = next(self._numbers)
             flight.landed.set()
         for flight in self.under_way:
             flight.interrupt()
@@ -201,6 +205,7 @@ class Flights:
         del self.under_way[flight]
         if flight.work is not None and not flight.work.cancelled():
             flight.work.exception()  # whoever asks for the rollout is told
+        flight.landed_as = next(self._numbers)
         flight.landed.set()
         self._begin()
 

@@ -121,10 +121,10 @@ def test_others_go_on_while_one_is_waited_for_and_are_reported_in_order(bench: B
 def test_what_is_finished_first_may_be_reported_first(bench: Bench) -> None:
     tasks(bench, "a-slow", "b", "c", "d", "e")
     (bench.path / "test_plain.py").write_text("def test_of_something_else(): pass\n", "utf-8")
-    how = ("--benchflow-concurrency=2", "--benchflow-order=finished")
+    how = ("--benchflow-concurrency=2", "--benchflow-order=finished", "--benchflow-progress=off")
     done = bench.run("tasks", "test_plain.py", *WAITING[:2], *how)
     assert done.ret == 0, done.outlines
-    assert told(done)[-1] == "a-slow"
+    assert told(done).index("a-slow") >= 3
     assert sorted(told(done)) == ["a-slow", "b", "c", "d", "e"]
     assert done.parseoutcomes()["unsolved"] == 5
     # Each rollout's checks follow it, whatever comes first.

@@ -37,8 +37,10 @@ def ended(dialect: Dialect, metadata: dict[str, Any], answer: bytes) -> list[str
         evidence["echoed"] = dialect.effort(loads(answer))
     warnings = []
     agent, upstream, echoed = (evidence[name] for name in STATIONS[1:])
-    if agent is not None and upstream != agent and translated is not None:
-        warnings.append(f"the reasoning effort {agent} of a request went to the provider as {upstream or 'none'}")
+    # Some formats ask for none by saying nothing.
+    if agent is not None and upstream != agent and (agent, upstream) != ("none", None) and translated is not None:
+        how = f"as {upstream}" if upstream else "without any"
+        warnings.append(f"the reasoning effort {agent} of a request went to the provider {how}")
     if upstream is not None and echoed is not None and echoed != upstream:
         warnings.append(f"the provider answered with the reasoning effort {echoed} where {upstream} was sent")
     return warnings

@@ -43,7 +43,7 @@ def test_a_provider_that_clamps_is_told_of(echoed: str | None, warnings: list[st
     [
         ({"effort": "max"}, []),
         ({"effort": "xhigh"}, ["the reasoning effort max of a request went to the provider as xhigh"]),
-        ({"effort": None}, ["the reasoning effort max of a request went to the provider as none"]),
+        ({"effort": None}, ["the reasoning effort max of a request went to the provider without any"]),
         (None, []),
     ],
     ids=["kept", "clamped", "lost", "never-sent"],
@@ -51,3 +51,9 @@ def test_a_provider_that_clamps_is_told_of(echoed: str | None, warnings: list[st
 def test_a_translation_that_clamps_is_told_of(upstream: dict[str, Any] | None, warnings: list[str]) -> None:
     metadata = {**_effort.sent(chat, {"reasoning_effort": "max"}, "max"), "upstream_calls": 1, "upstream": upstream}
     assert _effort.ended(chat, metadata, b"null") == warnings
+
+
+def test_no_effort_that_is_asked_for_by_saying_nothing_is_kept() -> None:
+    told = {"upstream_calls": 1, "upstream": {"effort": None}}
+    metadata = {**_effort.sent(chat, {"reasoning_effort": "none"}, "none"), **told}
+    assert _effort.ended(chat, metadata, b"null") == []

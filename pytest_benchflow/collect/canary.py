@@ -31,6 +31,18 @@ def check_canaries(selection: Selection, config: pytest.Config) -> None:
     settings = selection.settings
     if not settings.canary or config.option.pyargs:
         return
+    known = task_names(selection)
+    for name in settings.canary:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)[:_NAMED]
+            raise pytest.UsageError(
+                f"--benchflow-canary names {name!r}, which is no task of this session; "
+                + (f"near it: {', '.join(near)}" if near else "there is none: pass a path to tasks")
+            )
+
+
+def task_names(selection: Selection) -> dict[str, None]:
+    """Return the names of the tasks that a session is asked for, in their order."""
     from pytest_benchflow.rollout.plan import names_of
 
     known: dict[str, None] = {}
@@ -40,13 +52,7 @@ def check_canaries(selection: Selection, config: pytest.Config) -> None:
         except BenchflowError:
             # Its collection says what is wrong with it.
             known[path.name] = None
-    for name in settings.canary:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or list(known)[:_NAMED]
-            raise pytest.UsageError(
-                f"--benchflow-canary names {name!r}, which is no task of this session; "
-                + (f"near it: {', '.join(near)}" if near else "there is none: pass a path to tasks")
-            )
+    return known
 
 
 def put_first(items: list[pytest.Item], runs: Runs) -> None:

@@ -15,7 +15,7 @@ from pytest_benchflow.report.text import printable
 from pytest_benchflow.settings import OPTIONS, SKILL_MODES, Exclude, Include
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
 NAME = "benchflow.toml"
@@ -31,6 +31,7 @@ _TAKEN = (
 _BY_NAME = {option.name: option for option in OPTIONS}
 _OPTIONS = {**{key: _BY_NAME[name] for key, name in _MANY.items()}, **{n: _BY_NAME[n] for n in _TAKEN if n in _BY_NAME}}
 # What an [[include]] may set otherwise for its own cells.
+_NAMED = 12  # tasks that a message tells of at most
 _OWN = ("reasoning-effort", "agent-timeout", "idle-timeout", "model-timeout")
 _OF_EXCLUDE = ("task", "agent", "model", "skills", "trial")
 _OF_INCLUDE = ("agent", "model", "task", "skills", "trials", *_OWN)
@@ -96,7 +97,7 @@ class MatrixFile:
 
     def check_patterns(self, agents: Iterable[str], models: Iterable[str]) -> None:
         """Refuse patterns of [[exclude]] that no agent or model fits. Raises: UsageError."""
-        known = {"agent": list(agents), "model": [*models, "none"], "skills": list(SKILL_MODES[:3])}
+        known = {"agent": dict.fromkeys(agents), "model": dict.fromkeys((*models, "none")), "skills": SKILL_MODES[:3]}
         for number, rule in enumerate(self.exclude, 1):
             for name, values in known.items():
                 for pattern in getattr(rule, name):
@@ -105,6 +106,28 @@ class MatrixFile:
                             f"{self.shown}: {name} of exclude {number} is {pattern!r}, which fits none of: "
                             f"{', '.join(values)}"
                         )
+
+    @property
+    def names_tasks(self) -> bool:
+        """Tell whether the file says of tasks what it leaves out or includes."""
+        return any(patterns for _, _, patterns in self._task_patterns())
+
+    def check_tasks(self, known: Collection[str]) -> None:
+        """Refuse patterns of tasks that none of the file's own fits. Raises: UsageError."""
+        for kind, number, patterns in self._task_patterns():
+            for pattern in patterns:
+                if not any(fnmatchcase(name, pattern) for name in known):
+                    near = difflib.get_close_matches(pattern, known, n=3) or list(known)[:_NAMED]
+                    raise UsageError(
+                        f"{self.shown}: task of {kind} {number} is {pattern!r}, which fits no task of this session; "
+                        f"there are {', '.join(near)}"
+                    )
+
+    def _task_patterns(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+        for number, rule in enumerate(self.exclude, 1):
+            yield "exclude", number, rule.task
+        for number, part in enumerate(self.include, 1):
+            yield "include", number, part.task
 
 
 _MATRIX: pytest.StashKey[MatrixFile | None] = pytest.StashKey()

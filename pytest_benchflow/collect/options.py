@@ -11,7 +11,7 @@ import pytest
 
 from pytest_benchflow import registry
 from pytest_benchflow.catalog.directory import declare_agents
-from pytest_benchflow.collect.matrix_file import NAME, matrix_of
+from pytest_benchflow.collect.matrix_file import NAME, MatrixFile, matrix_of
 from pytest_benchflow.collect.runs import Reviews
 from pytest_benchflow.collect.selection import (
     Selection,
@@ -171,11 +171,7 @@ def _with_matrix(selection: Selection, config: pytest.Config) -> Selection:
         return replace(selection, notes=(note,)) if unused else selection
     given = {option.name: value for option in OPTIONS if (value := config.getoption(option.ini)) is not None}
     include, notes = matrix.under(given, lambda name: registry.canonical("agents", name))
-    if (
-        matrix.tasks
-        and config.args_source is pytest.Config.ArgsSource.ARGS
-        and set(config.args) != set(map(str, matrix.tasks))
-    ):
+    if matrix.tasks and _has_other_paths(matrix, config):
         notes.append(f"the paths on the command line over the tasks of {matrix.shown}")
     # What a file includes is all of its matrix where it names no agent beside.
     alone = matrix.include and "agent" not in {*given, *matrix.values} and not config.getini("benchflow_agent")
@@ -191,6 +187,12 @@ def _with_matrix(selection: Selection, config: pytest.Config) -> Selection:
     except UsageError as error:
         raise pytest.UsageError(printable(error)) from None
     return replace(selection, settings=settings, notes=(f"matrix of {matrix.shown}", *notes))
+
+
+def _has_other_paths(matrix: MatrixFile, config: pytest.Config) -> bool:
+    """Tell whether the command line names other paths than a matrix does."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    return named and set(config.args) != set(map(str, matrix.tasks or ()))
 
 
 def _price_file(config: pytest.Config, named: str | None) -> str | None:
@@ -247,6 +249,14 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
         from pytest_benchflow.collect.canary import check_canaries
 
         check_canaries(selection, config)
+    matrix = matrix_of(config)
+    if matrix is not None and matrix.names_tasks and selection.in_use and not _has_other_paths(matrix, config):
+        from pytest_benchflow.collect.canary import task_names
+
+        try:
+            matrix.check_tasks(task_names(selection))
+        except UsageError as error:
+            raise pytest.UsageError(printable(error)) from None
 
 
 def register(kind: str, offers: Iterable[Mapping[str, Any]]) -> None:

@@ -137,6 +137,15 @@ def test_what_a_file_may_not_say_is_refused_by_its_name(two: Bench, text: str, s
     two.refused("tasks", "--benchflow-matrix=benchflow.toml", says=says)
 
 
+def test_patterns_of_tasks_fit_one_of_the_files_own(two: Bench) -> None:
+    for kind in ("exclude", "include"):
+        text = f"tasks = ['tasks']\nagents = ['nop']\n[[{kind}]]\nagent = 'nop'\ntask = 'alpa'\n"
+        two.write(two.path, {"benchflow.toml": text})
+        two.refused(NAMED, says=f"task of {kind} 1 is 'alpa', which fits no task of this session; there are alpha")
+    # Whoever names fewer tasks means those.
+    assert cells(two, "tasks/beta", NAMED) == ["beta[nop-none-default-1]"]
+
+
 def test_a_file_that_is_not_there_is_named(two: Bench) -> None:
     two.refused("--benchflow-matrix=none.toml", says="none.toml: cannot be read (No such file or directory)")
     two.refused("--benchflow-matrix=", says="--benchflow-matrix is ''; it takes a TOML file")

@@ -123,11 +123,17 @@ def failure(asked: Mapping[str, Any], calls: Sequence[Call], error: Exception) -
 
 
 def no_stream(call: Call) -> str | None:
-    """Return the type of an answer in one piece to a request for a stream, None where nothing says that it is one."""
-    asked = mapping(_json(call.request)).get("stream") is True or "stream" in urlsplit(call.url).path.lower()
+    """Return the type of an answer in one piece to a request for a stream, None where nothing says that it is one.
+
+    It is "" where the type says so, and nothing of the answer has come that could say otherwise.
+    """
     kind = call.headers.get("content-type", "").partition(";")[0].strip().lower()
-    whole = kind in _WHOLE_TYPES and call.answer.lstrip()[:1] in (b"{", b"<")
-    return kind if asked and whole else None
+    if kind not in _WHOLE_TYPES or (call.status or 0) >= 400:
+        return None
+    if mapping(_json(call.request)).get("stream") is not True and "stream" not in urlsplit(call.url).path.lower():
+        return None
+    begins = call.answer.lstrip()[:1]
+    return kind if begins in (b"{", b"<") else None if begins else ""
 
 
 def _stopped(call: Call) -> str | None:

@@ -144,8 +144,8 @@ class Translator:
         broken = None
         try:
             begun = [await anext(parts)]
-            # Some streams begin before the provider is asked, whose status is the answer's.
-            while not calls or calls[-1].status is None:
+            # Some streams begin before the provider is asked, whose status is the answer's, or before it has answered.
+            while not calls or calls[-1].status is None or (asked["streamed"] and no_stream(calls[-1]) == ""):
                 begun.append(await anext(parts))
             _check_begun(calls[-1], streamed=asked["streamed"])
             yield frame(NOTE, _note(200, calls, facts))

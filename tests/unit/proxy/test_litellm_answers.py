@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,6 +59,23 @@ class Says:
         return
 
 
+@asynccontextmanager
+async def opened(model: str, variable: str, session: str, path: Path, says: Says) -> AsyncIterator[Door]:
+    """Open a door to a model that `says` answers for, by way of the session's process."""
+    translation = Translation(session)
+    async with serving(says) as url:
+        with pytest.MonkeyPatch.context() as host:
+            host.setenv(variable, url)
+            route = provider_route(model)
+        assert isinstance(route.upstream, RoutedUpstream)
+        route.upstream.use(translation, dialect=None)
+        try:
+            async with door(path / "run", route.upstream, secrets=route.secrets) as agent:
+                yield agent
+        finally:
+            await translation.close()
+
+
 @pytest.fixture(scope="module")
 def session(testrun_uid: str) -> Iterator[str]:
     """Return a session whose process these tests share."""
@@ -71,29 +89,21 @@ def session(testrun_uid: str) -> Iterator[str]:
 def anthropic(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenDoor:
     """Return what opens a door to a provider that speaks Anthropic's format."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-invented-4711")
+    return partial(opened, "anthropic/claude-x", "ANTHROPIC_BASE_URL", session, tmp_path)
 
-    @asynccontextmanager
-    async def opened(says: Says) -> AsyncIterator[Door]:
-        translation = Translation(session)
-        async with serving(says) as url:
-            monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
-            route = provider_route("anthropic/claude-x")
-            assert isinstance(route.upstream, RoutedUpstream)
-            route.upstream.use(translation, dialect=None)
-            try:
-                async with door(tmp_path / "run", route.upstream, secrets=route.secrets) as agent:
-                    yield agent
-            finally:
-                await translation.close()
 
-    return opened
+@pytest.fixture
+def groq(session: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenDoor:
+    """Return what opens a door to a provider of LiteLLM's that speaks OpenAI's format."""
+    monkeypatch.setenv("GROQ_API_KEY", "sk-invented-4712")
+    return partial(opened, "groq/m", "GROQ_API_BASE", session, tmp_path)
 
 
 def sent(dialect: str, *, streamed: bool) -> tuple[dict[str, Any], str]:
     """Return the body and the path of a request."""
     if dialect == "generateContent":
         return {"contents": [{"role": "user", "parts": [{"text": "x"}]}]}, STREAMS[dialect] if streamed else GEMINI
-    body = asking("x") if dialect == "chat" else {"model": "m", "input": "x"}
+    body = {"model": "m", "input": "x"} if dialect == "responses" else asking("x", max_tokens=99)
     return {**body, "stream": streamed}, PATHS[dialect]
 
 
@@ -107,6 +117,16 @@ def test_an_answer_in_one_piece_to_a_request_for_a_stream_is_no_empty_answer(
                 answer = await agent.post(*sent(dialect, streamed=True))
                 assert answer.status == 502, answer.raw
                 assert f"it is {kind}, and a stream was asked for" in json.dumps(answer.json)
+
+    run(work())
+
+
+def test_that_holds_for_a_translation_that_begins_before_the_provider_has_answered(groq: OpenDoor) -> None:
+    async def work() -> None:
+        async with groq(Says(200, JSON, b'{"id": "x"}')) as agent:
+            answer = await agent.post(*sent("messages", streamed=True))
+            assert answer.status == 502, answer.raw
+            assert "it is application/json, and a stream was asked for" in answer.json["error"]["message"]
 
     run(work())
 

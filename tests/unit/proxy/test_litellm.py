@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from zlib import crc32
 import pytest
 
 from pytest_benchflow.dialects._match import dialect_for
+from pytest_benchflow.proxy._litellm_frames import LEASES
 from pytest_benchflow.proxy._routed import RoutedUpstream
 from pytest_benchflow.proxy.keycheck import rejection
 from pytest_benchflow.proxy.litellm import Translation, _join
@@ -168,6 +170,12 @@ def translators(directory: Path) -> list[int]:
             continue
         found += [int(process.name)] if str(directory).encode() in command else []
     return found
+
+
+def is_listening(directory: Path) -> bool:
+    """Tell whether a process still takes leases."""
+    with socket.socket(socket.AF_UNIX) as lease:
+        return lease.connect_ex(str(directory / LEASES)) == 0
 
 
 def assert_nothing_shown(agent: Door, session: str, *secrets: str) -> None:
@@ -471,7 +479,8 @@ def test_a_process_that_was_killed_is_replaced(own_rig: Rig) -> None:
             assert (await agent.post(*sent("chat", streamed=False))).status == 200
             (first,) = translators(directory)
             os.kill(first, signal.SIGKILL)
-            await until(lambda: not translators(directory))
+            # A process that ends loses its command line before its sockets.
+            await until(lambda: not is_listening(directory))
             statuses = [(await agent.post(*sent("chat", streamed=False))).status for _ in range(2)]
             assert statuses in ([200, 200], [502, 200])
             (second,) = translators(directory)

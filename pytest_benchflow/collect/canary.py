@@ -98,7 +98,7 @@ def how_to_go_on(job_dir: Path, settings: Settings, config: pytest.Config) -> li
     added += ["--benchflow-resume"] if getattr(config.option, "benchflow_resume", None) is None else []
     if not any(faults.values()):
         return []  # what is missing are canaries themselves
-    when = "then go on" if lines else "when that is put right, go on"
+    when = "then go on" if lines else "when that is put right (what is changed in a task needs another job), go on"
     return [*lines, f"  {when}, with what is healthy kept: {shlex.join(['pytest', *given, *added])}"]
 
 

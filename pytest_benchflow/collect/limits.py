@@ -36,7 +36,8 @@ def decide(session: pytest.Session, runs: Runs, report: RolloutReport | None) ->
         limits = {each.option for each in found}
         unsolved = report.failed_unsolved if RATE in limits and settings.gate == "reward" else 0
         taken_back = report.failed_unhealthy * (MOST in limits) + unsolved
-        if taken_back == session.testsfailed and not runs.left and not runs.incomplete:
+        unfinished = runs.left or runs.incomplete or report.falls_short
+        if taken_back == session.testsfailed and not unfinished:
             session.exitstatus = pytest.ExitCode.OK
             some = "1 failure is" if taken_back == 1 else f"{taken_back} failures are"
             found.append(Judgement("", True, f"this run passes: its {some} of rollouts that these limits allow"))

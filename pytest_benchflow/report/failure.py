@@ -37,6 +37,10 @@ _ERRORS = ("error", "verifier_error", "export_error")
 _QUOTED = 100
 
 
+# Agents that show whether a task can be solved, and must be: their reward is gated whatever the session's gate is.
+JUDGED = ("oracle", "nop")
+
+
 def why_failed(rollout: Rollout, gate: str) -> str | None:
     """Return why a rollout does not pass its gate, None when it does.
 
@@ -61,7 +65,7 @@ def _reward_reason(agent: str, reward: float | None, gate: str) -> str | None:
         )
     if agent == "nop" and full:
         return f"doing nothing got reward {shown}, where it must get less than 1; the verifier passes an untouched task"
-    if gate == "reward" and agent != "nop" and not full:
+    if gate == "reward" and agent not in JUDGED and not full:
         return f"the reward is {shown}, and --benchflow-gate=reward asks for 1"
     return None
 

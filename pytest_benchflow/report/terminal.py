@@ -11,6 +11,7 @@ from pytest_benchflow import registry
 from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of, unstarted_of
+from pytest_benchflow.report.failure import JUDGED
 from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, history_lines
 from pytest_benchflow.report.table import line, table, wrapped
 from pytest_benchflow.report.text import one_line, seconds_text
@@ -160,9 +161,10 @@ class RolloutReport:
     def _count(self, report: pytest.TestReport, role: str, summary: Summary | None) -> None:
         self._skipped[report.nodeid] = self._skipped.get(report.nodeid, False) or report.skipped
         if report.failed and not hasattr(report, "wasxfail"):
-            healthy = summary is not None and summary.healthy
-            self.failed_unhealthy += not healthy
-            self.failed_unsolved += healthy and role == "rollout"
+            if summary is None or not summary.healthy:
+                self.failed_unhealthy += 1
+            elif role == "rollout" and summary.agent not in JUDGED:
+                self.failed_unsolved += 1
 
     def announce(self) -> None:
         """Say what runs, under xdist, where it is known only when a worker tells of a rollout."""

@@ -8,7 +8,7 @@ import fcntl
 import os
 import socket
 import stat
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,7 +88,7 @@ def _locked(file: IO[Any]) -> bool:
 
 @asynccontextmanager
 async def holding(rundir: RunDir) -> AsyncIterator[None]:
-    """Wait for a rollout's directory, and hold it as `held` does."""
+    """Wait for a rollout's directory, and hold it as `held` does; one that is interrupted before it begins goes."""
     opened: list[IO[Any]] = []
 
     def open_lock() -> None:
@@ -96,12 +96,32 @@ async def holding(rundir: RunDir) -> AsyncIterator[None]:
         opened.append(open_lock_file(rundir.lock))
 
     try:
-        await aside(open_lock)
-        await take_lock(opened[0])
-        yield
+        while not opened or not _is_at(rundir.lock, opened[-1]):
+            await aside(open_lock)
+            await take_lock(opened[-1])
+        try:
+            yield
+        except asyncio.CancelledError:
+            _leave_nothing(rundir)
+            raise
     finally:
         for file in opened:
             file.close()
+
+
+def _is_at(path: Path, file: IO[Any]) -> bool:
+    """Tell whether an open lock is still the one at its path: who had it may have removed it."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.lstat(), os.fstat(file.fileno()))
+    return False
+
+
+def _leave_nothing(rundir: RunDir) -> None:
+    """Remove the directory of a rollout, which is held, where it has no more than its lock: it would count as one."""
+    with suppress(OSError):
+        if os.listdir(rundir.path) == [rundir.lock.name]:  # noqa: PTH208 - names alone
+            rundir.lock.unlink()
+            rundir.path.rmdir()
 
 
 @contextmanager

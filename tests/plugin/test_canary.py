@@ -109,13 +109,21 @@ def test_an_unhealthy_canary_keeps_the_rest_of_its_agent_from_starting(three: Be
     assert (
         "this run fails, for 2 of 6 rollouts did not run: not started: the canary middle__nop__none__default__1" in text
     )
-    assert "when that is put right, go on, with what is healthy kept: pytest " in text
+    assert "put right (what is changed in a task needs another job), go on, with what is healthy kept: pytest " in text
     missing = {cell["rollout"]: cell["reason"] for cell in summary(three)["missing"]}
     assert list(missing) == [f"{task}__nop__none__default__1" for task in ("first", "zeta")]
     assert all(
         reason.startswith("not started: the canary middle__nop__none__default__1 is unhealthy (verifier)")
         for reason in missing.values()
     )
+
+
+def test_no_limit_lets_a_run_pass_in_which_rollouts_were_held_back(three: Bench) -> None:
+    three.task("middle", test="#!/bin/sh\nexit 1\n")
+    done = three.run(*ASKED, "--benchflow-agent=nop", CANARY, "--benchflow-max-unhealthy=100%")
+    assert done.ret == 1
+    assert "this run fails, for 2 of 3 rollouts did not run" in " ".join(done.outlines)
+    assert "this run passes" not in " ".join(done.outlines)
 
 
 @WORKERS

@@ -116,3 +116,11 @@ def test_no_limit_holds_where_nothing_is_known(bench: Bench) -> None:
 def test_a_limit_that_is_none_is_refused(bench: Bench, option: str, says: str) -> None:
     bench.task()
     bench.refused("tasks", "--benchflow-agent=nop", option, says=says)
+
+
+def test_no_limit_takes_back_what_shows_that_a_task_is_broken(mixed: Bench) -> None:
+    asked = ("tasks/a-solved", "tasks/c-unsolved", "-m", "rollout", "--benchflow-agent=nop", "--benchflow-gate=reward")
+    done = mixed.run(*asked, f"{RATE}=0.5")
+    assert done.ret == 1, done.outlines
+    assert "doing nothing got reward 1" in " ".join(done.outlines)
+    assert said(done, RATE).startswith("passed, 1 of 2 solved is 0.5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.attempts import attempt_record, attempts_of
 from pytest_benchflow.records.rundir import RunDir
 from pytest_benchflow.rollout.job import recover_jobs
-from pytest_benchflow.rollout.place import held, set_aside, take_job
+from pytest_benchflow.rollout.place import held, holding, set_aside, take_job
 
 FILES = ("config.json", "result.json", "results.jsonl", "timing.json", "trajectory/llm_trajectory.jsonl")
 
@@ -155,3 +156,52 @@ def test_a_holder_that_wrote_nonsense_is_unknown(tmp_path: Path, text: str) -> N
         with pytest.raises(UsageError, match=r"in use by another session \(process ") as refused:
             take_job(tmp_path, [])
         assert "\x1b" not in str(refused.value)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_rollout_that_is_interrupted_before_it_begins_leaves_no_directory(tmp_path: Path, begun: bool) -> None:
+    rundir = RunDir(tmp_path / "job" / "rollout")
+    held_next: list[bool] = []
+
+    async def first() -> None:
+        async with holding(rundir):
+            if begun:
+                rundir.config.write_text("{}")
+            waiting = asyncio.ensure_future(second())
+            # It has opened the lock that goes.
+            while len(open_locks()) < 2:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            try:
+                raise asyncio.CancelledError
+            finally:
+                waits.append(waiting)
+
+    async def second() -> None:
+        async with holding(rundir):
+            held_next.append(rundir.lock.is_file())
+            with pytest.raises(UsageError), held(rundir, wait=False):
+                pass
+
+    def open_locks() -> list[Path]:
+        return [path for path in Path("/proc/self/fd").iterdir() if os.path.realpath(path) == str(rundir.lock)]
+
+    waits: list[asyncio.Future[None]] = []
+
+    async def both() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await first()
+        assert rundir.config.is_file() == begun
+        await asyncio.wait_for(waits[0], 30)
+
+    asyncio.run(both())
+    assert held_next == [True]
+
+
+def test_nothing_is_left_of_a_rollout_that_did_not_begin(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with holding(RunDir(tmp_path / "job" / "rollout")):
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(work())
+    assert list((tmp_path / "job").iterdir()) == []

@@ -136,6 +136,8 @@ def _health(rollout: Rollout) -> tuple[str, str | None]:
     try:
         for strange in strange_files(rollout.dir):
             return "unhealthy", strange
+        if not rollout.dir.result.exists():
+            return "unhealthy", "it has no result: its session is at work on it, or was killed"
         result = rollout.result
     except (RecordError, OSError) as error:
         return "unhealthy", str(error)

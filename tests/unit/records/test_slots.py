@@ -96,6 +96,16 @@ def test_what_is_wrong_with_a_slot_is_told_and_the_exit_code_says_so(
     assert (summary["copies"], summary["coverage"]["healthy"]) == (["copy", "renamed"], 3)
 
 
+def test_a_rollout_without_a_result_may_be_under_way(tmp_path: Path) -> None:
+    job = make(tmp_path / "ramp", 1)
+    (job / name_of(1) / "result.json").unlink()
+    (slot,) = slots_of(job)
+    assert (slot.state, slot.reason) == (
+        "unhealthy",
+        "it has no result: its session is at work on it, or was killed",
+    )
+
+
 def test_a_link_to_a_rollout_of_another_job_counts_nowhere(tmp_path: Path) -> None:
     job, other = make(tmp_path / "ramp", 2), make(tmp_path / "other", 2)
     shutil.rmtree(job / name_of(2))

@@ -40,6 +40,7 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
         """Hand a worker more work: as many groups as it keeps rollouts in flight, but no more than its share."""
         if node not in self.registered_collections:
             return  # one that takes a dead one's place, and has not told what it collected
+        self._forget_done()
         workers = sum(1 for each in self.nodes if not each.shutting_down)
         if self._flights > 1 and workers and not node.shutting_down:
             left = len(self.workqueue) + sum(map(self._groups_of, self.nodes))
@@ -59,6 +60,7 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
         """
         if self.collection is None:
             return
+        self._forget_done()
         # One that takes a dead one's place is handed work when it has told what it collected.
         waiting = [node for node in self.nodes if node in self.registered_collections and not node.shutting_down]
         for node in waiting:
@@ -67,6 +69,11 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
         if not self.workqueue:
             for node in waiting:
                 node.shutdown()
+
+    def _forget_done(self) -> None:
+        """Drop groups that a worker had done when it died: handed on, they would be work of which no end is told."""
+        for scope in [scope for scope, group in self.workqueue.items() if all(group.values())]:
+            del self.workqueue[scope]
 
     def _split_scope(self, nodeid: str) -> str:
         found = _CELL.match(nodeid)

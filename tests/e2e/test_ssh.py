@@ -33,11 +33,23 @@ ROOT = Path(__file__).parents[2]
 SOLUTION = "#!/bin/sh\necho 42 > /app/answer\nsleep {}\n"
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """Return a server of this module's own: on the one that all share, tests of the contract keep a session open."""
+    pytest.importorskip("paramiko")
+    if reason := sshhost.why_no_sshd():
+        pytest.skip(reason)
+    made = sshhost.Sshd(tmp_path_factory.mktemp("sshd"))
+    made.start()
+    yield made
+    made.stop()
+
+
 @pytest.fixture
-def host(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Sshd:
+def host(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> Sshd:
     """Return a server that knows who runs pytest, with nothing of an earlier test on it."""
-    monkeypatch.setenv("HOME", str(sshd.home))
-    return sshd
+    monkeypatch.setenv("HOME", str(server.home))
+    return server
 
 
 @pytest.fixture

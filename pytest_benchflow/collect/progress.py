@@ -158,6 +158,9 @@ class ShownProgress:
             plain, self._plain = self._plain, None
             plain.close()
             self._file.close()
+        if self.board.fault is not None:
+            fault, self.board.fault = self.board.fault, None
+            self._terminal.write_line(f"benchflow: progress may have been wrong: {one_line(fault)}", yellow=True)
 
     @property
     def _terminal(self) -> Any:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, fields
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, NoneType),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (float, int),
+    "float | None": (float, int, NoneType),
+}
 
 
 @dataclass(slots=True)
@@ -44,5 +55,15 @@ class UnderWay:
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> UnderWay:
-        """Return what `as_dict` was made from."""
+        """Return what `as_dict` was made from. Raises: ValueError for what none is made of."""
+        known = {each.name: str(each.type) for each in fields(cls)}
+        if values.keys() != known.keys():
+            strange = ", ".join(sorted(map(repr, values.keys() ^ known.keys())))
+            raise ValueError(f"a rollout under way is {', '.join(known)}; too much or too little: {strange}")
+        for name, kind in known.items():
+            value = values[name]
+            if not isinstance(value, _KINDS[kind]) or (isinstance(value, bool) and kind != "bool"):
+                raise ValueError(f"{name} of a rollout under way is a {type(value).__name__}, where {kind} belongs")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} of a rollout under way is {value}, where a finite number belongs")
         return cls(**values)

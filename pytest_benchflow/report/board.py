@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.underway import UnderWay
-from pytest_benchflow.report.text import UNKNOWN, cost_text
+from pytest_benchflow.report.text import UNKNOWN, cost_text, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Fewer rollouts that have ended say nothing of those that are to come.
 _BASIS = 2
 _GAP = " · "
+_TOLD: dict[str, type] = {"planned": int, "without": str, "rollout": dict, "fault": str}
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Board:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.changed = threading.Event()
         self.news: deque[UnderWay] = deque()  # each rollout as it began and as it ended, for who takes them off
+        self.fault: str | None = None  # the first thing that was not told, or told as nobody can read it
         self._clock = clock
         self._lock = threading.Lock()
         self._planned: int | None = None
@@ -73,15 +75,32 @@ class Board:
         self._without: set[str] = set()
 
     def take(self, told: Mapping[str, Any], source: str = "") -> None:
-        """Take what a process tells; `source` is its name."""
+        """Take what a process tells; `source` is its name. What cannot be read is a `fault`, and changes nothing."""
         with self._lock:
-            if "planned" in told:
-                self._planned = int(told["planned"])
-            if "without" in told:
-                self._without.add(str(told["without"]))
-            if "rollout" in told:
-                self._see(UnderWay.of_dict(told["rollout"]), source)
+            try:
+                self._take(told, source)
+            except ValueError as error:
+                self._note(str(error), source)
         self.changed.set()
+
+    def _take(self, told: Any, source: str) -> None:
+        """Take what a process tells. Raises: ValueError for what cannot be read."""
+        if not isinstance(told, dict) or not told.keys() <= _TOLD.keys():
+            raise ValueError(f"a process tells {one_line(repr(told))}, where {', '.join(_TOLD)} belong")
+        for name, value in told.items():
+            if type(value) is not _TOLD[name]:
+                raise ValueError(f"a process tells {name} as a {type(value).__name__}")
+        if "planned" in told:
+            self._planned = told["planned"]
+        if "without" in told:
+            self._without.add(told["without"])
+        if "rollout" in told:
+            self._see(UnderWay.of_dict(told["rollout"]), source)
+        if "fault" in told:
+            self._note(told["fault"], source)
+
+    def _note(self, fault: str, source: str) -> None:
+        self.fault = self.fault or (f"{source}: {fault}" if source else fault)
 
     def gone(self, source: str) -> None:
         """Take note that a process is gone: what was under way there has not ended, and is not under way any more."""

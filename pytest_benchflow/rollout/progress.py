@@ -33,8 +33,8 @@ _LONGEST_NAME = 200
 class Progress:
     """Calls `tell` with what has changed, from a thread of its own: whoever runs rollouts only leaves notes.
 
-    It is told {"planned": number}, {"rollout": `UnderWay` as plain values}, and {"without": name} of a cell that leaves
-    no rollout in this session.
+    It is told {"planned": number}, {"rollout": `UnderWay` as plain values}, {"without": name} of a cell that leaves
+    no rollout in this session, and once {"fault": what} where something could not be told.
     """
 
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -43,6 +43,7 @@ class Progress:
         self._known: dict[str, UnderWay] = {}
         self._changed: dict[str, None] = {}
         self._closing = threading.Event()
+        self._said_fault = False
         self._thread: threading.Thread | None = None
 
     def planned(self, cells: Iterable[RolloutConfig]) -> None:
@@ -115,17 +116,31 @@ class Progress:
             note = self._notes.get()
             try:
                 while note is not None:
-                    note()
+                    self._try(note)
                     note = self._notes.get_nowait()
                 goes_on = False
             except Empty:
                 pass
             changed, self._changed = self._changed, {}
             for name in changed:
-                self._say({"rollout": self._known[name].as_dict()})
-                if self._known[name].ended:
-                    del self._known[name]
+                self._try(partial(self._say_rollout, name))
             self._closing.wait(_PAUSE_SEC)
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """Take a step; what goes wrong in one takes no other along, and is told once."""
+        try:
+            step()
+        except Exception as error:
+            if not self._said_fault:
+                with suppress(Exception):  # then it is told of the next
+                    self._tell({"fault": f"{type(error).__name__}: {error}"})
+                    self._said_fault = True
+
+    def _say_rollout(self, name: str) -> None:
+        known = self._known[name]
+        if known.ended:
+            del self._known[name]
+        self._say({"rollout": known.as_dict()})
 
     def _say(self, what: dict[str, Any]) -> None:
         with suppress(OSError):  # whoever listened is gone, as a process that was killed
@@ -143,34 +158,44 @@ class Progress:
         known = self._known.get(name)
         if known is None:
             return  # it came after the end of its rollout
-        exchange = classify_line(known.exchanges, line)
-        known.exchanges += 1
+        self._changed[name] = None
+        try:
+            self._count(known, classify_line(known.exchanges, line), price)
+        except Exception:
+            known.untold += 1
+            known.unpriced += known.paid
+            raise
+        finally:
+            known.exchanges += 1
+
+    def _count(self, known: UnderWay, exchange: Exchange, price: Price | None) -> None:
+        """Add an exchange to what a rollout has taken."""
+        unpriced = bool(exchange.untold) or exchange.usage is not None
+        told = costs([exchange], price) if known.paid and price else None
+        tool = _tool(exchange)
         if exchange.usage is not None and exchange.tokens is not None:
             known.tokens += exchange.tokens
         elif exchange.usage is not None or exchange.untold:
             known.untold += 1
         if known.paid:
-            unpriced = bool(exchange.untold) or exchange.usage is not None
-            told = costs([exchange], price) if price else None
             known.cost += told["known_usd"] if told else 0.0
             known.unpriced += told["n_unpriced"] if told else unpriced
-        known.tool = _tool(exchange) or known.tool
-        self._changed[name] = None
+        known.tool = tool or known.tool
 
     def _end(self, name: str, rollout: Rollout) -> None:
         known = self._known[name]
         known.ended, known.phase = True, ""
+        self._changed[name] = None
         try:
             result = rollout.result
             known.verdict, known.healthy = rollout.verdict, rollout.healthy
-            known.category = result.get("verdict_category")
+            known.category = category if isinstance(category := result.get("verdict_category"), str) else None
             known.seconds = number(mapping(result.get("timing")).get("total"))
             cost = mapping(result.get("cost"))
             if known.paid and cost.get("usd") is None:
                 known.unpriced = max(known.unpriced, integer(cost.get("n_unpriced")) or 1)
         except (BenchflowError, OSError):
             known.verdict, known.unpriced = None, max(known.unpriced, int(known.paid))
-        self._changed[name] = None
 
 
 def _tool(exchange: Exchange) -> str | None:

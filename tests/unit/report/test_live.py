@@ -56,6 +56,35 @@ def test_counters_and_lines() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ("words", "a process tells 'words'"),
+        ({"plan": 3}, "a process tells {'plan': 3}"),
+        ({"planned": "many"}, "a process tells planned as a str"),
+        ({"rollout": {"name": "two"}}, "too much or too little: 'agent'"),
+        (rollout("two", colour="red"), "too much or too little: 'colour'"),
+        (rollout("two", exchanges="many"), "exchanges of a rollout under way is a str, where int belongs"),
+        (rollout("two", tokens=True), "tokens of a rollout under way is a bool"),
+        (rollout("two", cost=float("nan")), "cost of a rollout under way is nan"),
+        ({"fault": "KeyError: 'one'"}, "KeyError: 'one'"),
+    ],
+)
+def test_what_cannot_be_read_is_kept_as_a_fault_and_changes_nothing(told: Any, says: str) -> None:
+    board = Board()
+    board.take({"planned": 6})
+    board.take(modelled("one"), "gw0")
+    before = shown(board)
+    board.take(told, "gw1")
+    board.take({"fault": "a later one"}, "gw0")
+    assert board.fault is not None
+    assert board.fault.startswith("gw1: ")
+    assert says in board.fault
+    assert shown(board) == before
+    board.take({"planned": 7}, "gw1")
+    assert shown(board) != before
+
+
 def test_what_has_ended_is_counted_and_tells_how_long_the_rest_takes() -> None:
     clock = Clock()
     board = Board(clock)

@@ -106,6 +106,48 @@ def test_what_came_of_a_rollout_is_read_from_its_result(tmp_path: Path) -> None:
     assert (state["calls_model"], state["paid"], state["unpriced"]) == (False, False, 0)
 
 
+def test_what_cannot_be_told_is_said_once_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(number: int, line: bytes) -> Any:
+        raise RuntimeError(f"nobody foresaw {line.decode()}")
+
+    monkeypatch.setattr("pytest_benchflow.rollout.progress.classify_line", broken)
+    cell, flight = cell_in(tmp_path)
+    told: list[dict[str, Any]] = []
+    progress = Progress(told.append)
+    progress.without("before")
+    hear = progress.hearing(flight.name, None)
+    with progress.following(flight, cell) as watch:
+        watch("agent_execution")
+        hear(b"one")
+        hear(b"two")
+        watch("verifier")
+    progress.without("after")
+    progress.close()
+    assert [each["fault"] for each in told if "fault" in each] == ["RuntimeError: nobody foresaw one"]
+    assert {"without": "before"} in told
+    assert {"without": "after"} in told
+    state = last(told)
+    # Nothing is known of the two, but that they were.
+    assert (state["exchanges"], state["tokens"], state["untold"], state["unpriced"]) == (2, 0, 2, 2)
+    assert (state["ended"], state["healthy"]) == (True, False)
+
+
+def test_a_listener_that_breaks_hears_the_rest(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+
+    def breaks(what: dict[str, Any]) -> None:
+        told.append(what)
+        if what == {"without": "one"}:
+            raise RuntimeError("it cannot be sent")
+
+    progress = Progress(breaks)
+    for name in ("one", "two", "one"):
+        progress.without(name)
+    progress.close()
+    fault = {"fault": "RuntimeError: it cannot be sent"}
+    assert told == [{"without": "one"}, fault, {"without": "two"}, {"without": "one"}]
+
+
 def test_a_listener_that_is_gone_breaks_nothing(tmp_path: Path) -> None:
     def gone(_: dict[str, Any]) -> None:
         raise OSError("cannot send")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_benchflow.errors import BenchflowError, UnsupportedError, UsageError
+from pytest_benchflow.errors import BenchflowError, RejectedKeyError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Runs:
         self.canaries: Callable[[], Iterable[Canary]] = tuple
         self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
         self.opened = False  # after `close`: there is a job of this session
-        self.stopped_early = False
+        self.cut_short = False  # rollouts may have begun that no item tells of
         self.unclaimed: list[Path] = []  # after `close`: rollouts that have ended and that no item has told of
         self.reaped: list[str] = []  # after `close`: what became of sandboxes that earlier sessions left
         self.left: list[str] = []  # after `close`: the sandboxes that are not surely gone
@@ -194,7 +194,7 @@ class Runs:
     def stop_early(self) -> None:
         """Begin no other rollout, and interrupt those in flight: the session is about to end."""
         if self._session is not None:
-            self.stopped_early = True
+            self.cut_short = True
             self._session.stop_early()
 
     def open(self) -> None:
@@ -422,10 +422,13 @@ def _expect(fixture: str, value: object, fits: bool, accepted: str) -> None:
 
 @contextmanager
 def _plainly() -> Iterator[None]:
-    """Show errors written for people without a traceback; an unsupported cell becomes a skip (see plugin)."""
+    """Show errors written for people without a traceback.
+
+    An unsupported cell becomes a skip, and a rejected key ends the session (see plugin).
+    """
     try:
         yield
-    except UnsupportedError:
+    except (UnsupportedError, RejectedKeyError):
         raise
     except BenchflowError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None

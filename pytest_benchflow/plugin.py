@@ -223,7 +223,8 @@ def pytest_runtest_makereport(
         reason, unstarted = str(call.excinfo.value), isinstance(call.excinfo.value, UnstartedError)
         call.excinfo = pytest.CallInfo.from_call(lambda: pytest.skip(reason), call.when).excinfo
     if call.excinfo is not None and isinstance(call.excinfo.value, RejectedKeyError):
-        item.session.shouldfail = str(call.excinfo.value)
+        item.session.shouldfail = rejected = str(call.excinfo.value)
+        call.excinfo = pytest.CallInfo.from_call(lambda: pytest.fail(rejected, pytrace=False), call.when).excinfo
     report = yield
     if SUMMARY in item.stash or hasattr(item, "role") or unstarted:
         from pytest_benchflow.report.attach import attach
@@ -273,7 +274,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
         report.write(
             terminalreporter,
             incomplete=runs.incomplete,
-            cut=report.unheard_of(job_dir, runs.session_id) if interrupted or runs.stopped_early else (),
+            cut=report.unheard_of(job_dir, runs.session_id) if interrupted or runs.cut_short else (),
         )
         if report.unstarted and runs.settings.canary:
             from pytest_benchflow.collect.canary import how_to_go_on
@@ -311,8 +312,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from pytest_benchflow.collect.scheduling import CellScheduling
 
+    runs = config.stash[RUNS]
+
+    def lost(nodeid: str) -> None:
+        from pytest_benchflow.collect.lost import record_lost
+
+        runs.cut_short = True
+        record_lost(runs.settings.jobs_dir / runs.settings.job_name, runs.session_id, config.rootpath, nodeid)
+
     flights = _selection(config).settings.concurrency if _has_values(config) else 1
-    return CellScheduling(config, log, flights=flights)
+    return CellScheduling(config, log, flights=flights, lost=lost)
 
 
 class _Listener:

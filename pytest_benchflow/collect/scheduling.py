@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]  # it ships no types
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# So many workers may die of one group, as of a rollout and then of a check of what it left.
+_DEATHS = 2
 # What follows the file in the id of a check of a rollout on disk.
 _CHECK = "::check_"
 # A run of an agent: the capabilities that it shows are judged where it ran.
@@ -21,9 +28,12 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
     other ids under -n than without it.
     """
 
-    def __init__(self, config: Any, log: Any, *, flights: int) -> None:
+    def __init__(self, config: Any, log: Any, *, flights: int, lost: Callable[[str], None] = lambda _: None) -> None:
+        """Keep `flights` groups on each worker; `lost` is told of the item that ran when a worker died."""
         super().__init__(config, log)
         self._flights = flights
+        self._lost = lost
+        self._deaths: Counter[str] = Counter()  # by group: workers that died as they ran it
 
     def schedule(self) -> None:
         """Hand out work, also to a worker that came late."""
@@ -31,10 +41,35 @@ class CellScheduling(LoadGroupScheduling):  # type: ignore[misc]  # its base has
         self._end_idle_waits()
 
     def remove_node(self, node: Any) -> str | None:
-        """Take back the work of a worker that ended."""
-        crashed = super().remove_node(node)
+        """Take back the work of a worker that ended; the item that ran when it died is done, and is not run again.
+
+        Of a group that has taken several workers along the rest is told of as failed, and not run.
+        """
+        groups = self.assigned_work[node]
+        left = (str(item) for group in groups.values() for item, done in group.items() if not done)
+        crashed = next(left, None)
+        if crashed is None:
+            super().remove_node(node)
+            self._end_idle_waits()
+            return None
+        self._lost(crashed)
+        scope = self._split_scope(crashed)
+        groups[scope][crashed] = True
+        self._deaths[scope] += 1
+        given_up = [item for item, done in groups[scope].items() if not done and self._deaths[scope] >= _DEATHS]
+        groups[scope].update(dict.fromkeys(given_up, True))
+        super().remove_node(node)
         self._end_idle_waits()
-        return None if crashed is None else str(crashed)
+        for item in given_up:
+            self._tell_not_run(item, f"not run: {_DEATHS} workers died as they ran items of {scope}")
+        return crashed
+
+    def _tell_not_run(self, item: str, why: str) -> None:
+        """Report an item that no worker will run as failed, as xdist reports one that a worker died of."""
+        place = (item.partition("::")[0], None, item.partition("::")[2])
+        when: Any = "setup"
+        report = pytest.TestReport(item, place, {}, "failed", why, when)
+        self.config.hook.pytest_runtest_logreport(report=report)
 
     def _reschedule(self, node: Any) -> None:
         """Hand a worker more work: as many groups as it keeps rollouts in flight, but no more than its share."""

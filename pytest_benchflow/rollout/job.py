@@ -132,10 +132,11 @@ def _turn(job_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def finish_job(job_dir: Path) -> list[Path]:
+def finish_job(job_dir: Path, session_id: str | None = None) -> list[Path]:
     """Complete what dead workers left, write the job's results.jsonl and summary.json, and mark it finished.
 
-    Returns the rollouts that were completed. A job in which a rollout is still being written stays unfinished.
+    `session_id` is the session that ends, None where it was killed itself. Returns the rollouts that were completed. A
+    job in which a rollout is still being written stays unfinished.
     """
     completed, busy = [], False
     for path in sorted(job_dir.iterdir()):
@@ -143,7 +144,7 @@ def finish_job(job_dir: Path) -> list[Path]:
         if not path.is_symlink() and (path / "config.json").is_file():
             try:
                 with held(RunDir(path), wait=False):
-                    completed += [path] if _recover(RunDir(path)) else []
+                    completed += [path] if _recover(RunDir(path), session_id) else []
             except UsageError:
                 busy = True
     write_job_files(job_dir)
@@ -183,7 +184,12 @@ def recover_jobs(jobs_dir: Path, *, also: Path | None = None) -> list[Path]:
     return recovered
 
 
-def _recover(rundir: RunDir) -> bool:
+def complete_lost(rundir: RunDir) -> bool:
+    """Complete a rollout, which the caller holds, whose process died while its session went on; False: it is done."""
+    return _recover(rundir, None, lost=True)
+
+
+def _recover(rundir: RunDir, session_id: str | None, *, lost: bool = False) -> bool:
     """Record the open exchanges of a killed rollout and give it a result; False when there was nothing to do."""
     recover_pending(rundir)
     try:
@@ -193,9 +199,10 @@ def _recover(rundir: RunDir) -> bool:
     try:
         result = read_json(rundir.result)
     except RecordError:
+        lost = lost or (session_id is not None and config.get("session_id") == session_id)
         result = {
             **empty_result(rundir, config),
-            "error": "the session that ran this rollout was killed",
+            "error": f"the {'worker process' if lost else 'session'} that ran this rollout was killed",
             "error_category": "interrupted",
             "partial_trajectory": True,
             "finished_at": now(),

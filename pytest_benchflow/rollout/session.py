@@ -23,13 +23,15 @@ from pytest_benchflow.errors import (
     UnsupportedError,
     UsageError,
 )
+from pytest_benchflow.records.attempts import attempts_of
 from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.rollout.aside import aside
 from pytest_benchflow.rollout.budget import Budget
 from pytest_benchflow.rollout.canary import Canaries
 from pytest_benchflow.rollout.cell import resolve, settled, task_of
 from pytest_benchflow.rollout.flights import Flight, Flights, Rooms
 from pytest_benchflow.rollout.host import Host
-from pytest_benchflow.rollout.job import begin_job, finish_job, note_cell, recover_jobs
+from pytest_benchflow.rollout.job import begin_job, complete_lost, finish_job, note_cell, recover_jobs
 from pytest_benchflow.rollout.keys import Keys
 from pytest_benchflow.rollout.leftovers import left_at_end, reap_at_start
 from pytest_benchflow.rollout.matrix import matrix_record
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
+    from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.rollout.canary import Canary
     from pytest_benchflow.rollout.cell import Cell
     from pytest_benchflow.rollout.config import RolloutConfig
@@ -320,11 +323,27 @@ class RolloutSession:
         """Run a cell whose turn has come, unless another worker has."""
         path = flight.rundir.path
         # Not under the lock, whose file would be a rollout's; one that another worker has begun is waited for.
-        if not await asyncio.to_thread(self._begun_here, path):
+        begun = await asyncio.to_thread(self._begun_here, path)
+        if not begun:
             await self._may_spend(cell)
         async with holding(flight.rundir):
-            if not await asyncio.to_thread(self._done_here, path):
-                await self._attempt(flight, cell)
+            if await asyncio.to_thread(self._done_here, path) or await aside(self._is_lost, flight.rundir):
+                return
+            if begun:
+                await self._may_spend(cell)
+            await self._attempt(flight, cell)
+
+    def _is_lost(self, rundir: RunDir) -> bool:
+        """Tell whether the process that ran this died, and that is how it ended; its record is completed then.
+
+        It is run again, once, only where others were in flight beside it: one of those may have been to blame.
+        """
+        if not self._begun_here(rundir.path):
+            return False
+        if self.settings.concurrency > 1 and not any(self._begun_here(each.path) for each in attempts_of(rundir)):
+            return False
+        complete_lost(rundir)
+        return True
 
     async def _attempt(self, flight: Flight, cell: Cell) -> None:
         """Run a cell whose directory is held."""
@@ -407,7 +426,7 @@ class RolloutSession:
                 if not self._begun:
                     return
                 try:
-                    finish_job(self.job_dir)
+                    finish_job(self.job_dir, self.session_id)
                 except OSError as error:
                     # The session is over, and its own end must not hide what it found.
                     said = error.strerror or error

@@ -40,8 +40,9 @@ class Waits(Nop):
     async def run(self, context):
         logging.getLogger("of-an-agent").warning("said by %s", context.task.name)
         warnings.warn(f"warned of {context.task.name}", stacklevel=1)
-        if "kills" in context.task.name and not (JOBS / "killed").exists():
-            (JOBS / "killed").touch()
+        if "always" in context.task.name or ("kills" in context.task.name and not (JOBS / "killed").exists()):
+            with (JOBS / "killed").open("a") as file:
+                file.write(context.task.name)
             os.kill(os.getpid(), signal.SIGKILL)
         for _ in range(1200):
             ended = len(list(JOBS.glob("*/*/result.json")))
@@ -244,6 +245,31 @@ def test_a_worker_that_dies_with_several_in_flight_loses_none(bench: Bench) -> N
     assert set(results) == {"a", "b-kills", "c", "d", "e", "f", "g", "h"}
     # Of the rollouts in flight in the dead worker only the one whose item ran is not run again.
     assert len(healthy) >= 7, results
+
+
+def test_a_task_that_kills_its_worker_is_run_once_and_its_checks_say_what_happened(bench: Bench) -> None:
+    tasks(bench, "always-kills", "b")
+    done = bench.run("tasks", *WAITING[:2], "-n", "2", "-k", "rollout or reward_is_finite or config_readable", "-rfp")
+    assert done.ret == 1
+    assert (bench.path / "jobs/killed").read_text("utf-8") == "always-kills"
+    result = bench.result(bench.rollouts()[0])
+    assert (result["verdict"], result["error_category"]) == ("unhealthy", "interrupted")
+    assert result["error"] == "the worker process that ran this rollout was killed"
+    assert not (bench.rollouts()[0] / "attempts").exists()
+    told = re.findall(r"^(FAILED|PASSED|SKIPPED) tasks/always-kills/task.toml::(\w+)", done.stdout.str(), re.MULTILINE)
+    assert sorted(told) == [
+        ("FAILED", "check_reward_is_finite"),
+        ("FAILED", "rollout"),
+        ("PASSED", "check_config_readable"),
+    ], done.outlines
+    assert "unhealthy (infra)" in done.stdout.str()
+
+
+def test_what_a_worker_ran_when_it_died_is_named_though_nothing_is_handed_on(bench: Bench) -> None:
+    tasks(bench, "always-kills")
+    done = bench.run("tasks", *WAITING, "-n", "1")
+    assert done.ret == 1
+    assert any(re.match(r"interrupted: jobs/.*/always-kills__waits__none__default__1", line) for line in done.outlines)
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "many"])

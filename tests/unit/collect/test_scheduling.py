@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.collect.scheduling import CellScheduling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GROUPS = ("a", "b", "c")
 ITEMS = [f"{group}/task.toml::{item}[nop]" for group in GROUPS for item in ("rollout", "check_one")]
@@ -27,10 +30,14 @@ class Worker:
         self.shutting_down = True
 
 
-def scheduling(workers: int) -> CellScheduling:
+def scheduling(workers: int, lost: Callable[[str], None] = lambda _: None) -> Any:
+    told: list[Any] = []
     option = SimpleNamespace(loadscopereorder=False, debug=False)
-    config: Any = SimpleNamespace(getvalue=lambda _: ["popen"] * workers, option=option)
-    return CellScheduling(config, None, flights=1)
+    hook = SimpleNamespace(pytest_runtest_logreport=lambda *, report: told.append(report))
+    config: Any = SimpleNamespace(getvalue=lambda _: ["popen"] * workers, option=option, hook=hook)
+    made: Any = CellScheduling(config, None, flights=1, lost=lost)
+    made.told = told
+    return made
 
 
 def join(made: CellScheduling, worker: Worker) -> None:
@@ -56,6 +63,24 @@ def test_a_group_that_a_dead_worker_had_done_is_not_handed_on() -> None:
     assert made.remove_node(second) == ITEMS[2]
     assert made.remove_node(first) == ITEMS[4]
     join(made, third)
-    run(made, third, 4)
+    # What ran when a worker died is done, and only what follows it in its group is handed on.
+    assert [ITEMS[index] for index in third.sent] == [ITEMS[3], ITEMS[5]]
+    run(made, third, 2)
     assert (third.sent, third.shutting_down) == ([], True)
+    assert made.tests_finished
+
+
+def test_a_group_that_takes_several_workers_along_is_told_of_and_not_run() -> None:
+    lost: list[str] = []
+    made = scheduling(1, lost=lost.append)
+    items = [f"a/task.toml::{item}[nop]" for item in ("rollout", "check_one", "check_two", "check_three")]
+    for number in range(2):
+        worker = Worker(f"gw{number}")
+        made.add_node(worker)
+        made.add_node_collection(worker, items)
+        made.schedule()
+        assert made.remove_node(worker) == items[number]
+    assert lost == items[:2]
+    assert [(each.nodeid, each.outcome) for each in made.told] == [(item, "failed") for item in items[2:]]
+    assert "not run: 2 workers died as they ran items of a/task.toml[nop]" in str(made.told[0].longrepr)
     assert made.tests_finished

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from tests.hubhost import HubHost
     from tests.sshhost import Sshd
 
+# Plugins of others that happen to be installed: one loads trio, another Hypothesis as a session ends, which together
+# cost more than the session. Nothing in the sessions that tests start is about them.
+LEAN = "-p no:anyio -p no:hypothesispytest"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def lean_sessions() -> Iterator[None]:
+    """Let sessions that tests start in other processes load no plugin that only this one needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", LEAN)
+        yield
+
 
 @pytest.fixture(scope="session")
 def docker_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

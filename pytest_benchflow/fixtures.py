@@ -213,6 +213,11 @@ class Runs:
         if self.leads:
             self.session().open()
 
+    def end(self) -> None:
+        """Let no further signal cut short the end of the session."""
+        if self._session is not None:
+            self._session.end()
+
     def close(self) -> None:
         """End everything that rollouts started; safe to call twice."""
         if self._session is not None:

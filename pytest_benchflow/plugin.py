@@ -338,6 +338,11 @@ class _Listener:
         if _REPORT in self._config.stash or hasattr(report, "benchflow_role") or hasattr(report, "benchflow_rollout"):
             self.report().hear(report)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self) -> None:
+        """Let the end of an interrupted session be interrupted by nothing."""
+        self._config.stash[RUNS].end()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_logstart(self, nodeid: str) -> Generator[None]:
         """Give a rollout's item a line of its own."""

@@ -15,6 +15,7 @@ class Endpoint(Protocol):
 
     token: str  # what the agent shows as its API key; valid for this rollout only
     mismatch: str | None  # the first difference from a recording that does not fit
+    rejected: str | None  # how the provider rejected the key, after which it is not asked again
 
     @property
     def open_requests(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import re
 import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pytest_benchflow.contracts import ModelRequest, ModelResponse
 from pytest_benchflow.dialects._match import dialect_for
@@ -14,6 +15,7 @@ from pytest_benchflow.errors import ProviderError
 from pytest_benchflow.proxy._pacing import account_name
 from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.litellm import TranslatedUpstream, Translation
+from pytest_benchflow.records.values import mapping
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -53,8 +55,9 @@ class RoutedUpstream:
         self.account = account_name(
             way.key, *sorted(way.natives.values()), *parameters
         )  # whose calls are paced together
-        # Hears of a key that the provider refuses: the variable it is from, and what was said.
-        self.rejected: Callable[[str, str], None] | None = None
+        # Hears of a key that the provider refuses: the variable it is from, and what was said; None where that may be
+        # about the request alone.
+        self.rejected: Callable[[str, str | None], None] | None = None
         self._refused: str | None = None
         self._ways: dict[str, Upstream] = {}
         self._translation: Translation | None = None
@@ -72,7 +75,8 @@ class RoutedUpstream:
         if dialect is None:
             raise ProviderError(f"no model API has the path {request.path}")
         if self._refused is not None:
-            return _own(dialect, 401, f"{self._refused}, and is not asked again", {"upstream_attempt": 0})
+            told = {"upstream_attempt": 0, "rejected": self._refused}
+            return _own(dialect, 401, f"{self._refused}, and is not asked again", told)
         upstream = self._ways.get(dialect.name)
         if upstream is None:
             upstream = self._ways[dialect.name] = self._made(dialect.name)
@@ -82,14 +86,10 @@ class RoutedUpstream:
         until = None if limit is None else asyncio.get_running_loop().time() + limit
         try:
             async with asyncio.timeout_at(until):
-                answer = await upstream.send(request)
+                answer = await self._judged(await upstream.send(request), dialect.name)
         except TimeoutError:
             message = f"the model did not answer within {limit:g} s (--benchflow-model-timeout)"
             return _own(dialect, 504, message, {"upstream_timeout": limit})
-        if answer.status == 401 and self.way.key_source is not None:
-            self._refused = f"the provider rejected the key in {self.way.key_source} with 401"
-            if self.rejected is not None:
-                self.rejected(self.way.key_source, "the provider answered 401")
         if until is None:
             return answer
         chunks = _until(answer.chunks, until, f"the answer was not whole after {limit:g} s (--benchflow-model-timeout)")
@@ -101,6 +101,30 @@ class RoutedUpstream:
             await upstream.close()
         if self._own_translation and self._translation is not None:
             await self._translation.close()
+
+    async def _judged(self, answer: ModelResponse, dialect: str) -> ModelResponse:
+        """Return an answer whose metadata says so where it rejects the key, and take note of that."""
+        way, chunks = self.way, answer.chunks
+        if answer.status == 400 and "generateContent" in way.natives:
+            # Google tells of a wrong key with 400.
+            raw = b"".join([chunk async for chunk in chunks])
+            chunks = _again(raw)
+            rejects = b"API_KEY_INVALID" in raw
+        else:
+            rejects = answer.status in (401, 403)
+        metadata = answer.metadata
+        if rejects:
+            url = mapping(metadata.get("upstream")).get("url") or way.natives.get(dialect)
+            who = urlsplit(url).netloc if url else way.litellm_model.partition("/")[0]
+            key = f"the key in {way.key_source}" if way.key_source else "a request without a key"
+            said = f"{who} answered {answer.status}"
+            metadata = {**metadata, "rejected": f"{said} to {key}"}
+            if way.key_source is not None:
+                certain = answer.status != 403
+                self._refused = metadata["rejected"] if certain else None
+                if self.rejected is not None:
+                    self.rejected(way.key_source, said if certain else None)
+        return ModelResponse(answer.status, answer.headers, chunks, metadata)
 
     def _made(self, dialect: str) -> Upstream:
         way = self.way
@@ -142,6 +166,10 @@ def _own(dialect: Dialect, status: int, message: str, metadata: Mapping[str, Any
         yield dialect.error_body(status, message, "timeout" if status == 504 else "authentication_error")
 
     return ModelResponse(status, {"Content-Type": "application/json"}, chunks(), metadata)
+
+
+async def _again(raw: bytes) -> AsyncIterator[bytes]:
+    yield raw
 
 
 async def _until(chunks: AsyncIterator[bytes], end: float, message: str) -> AsyncIterator[bytes]:

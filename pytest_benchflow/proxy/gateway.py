@@ -124,6 +124,7 @@ class GatewayEndpoint:
     ) -> None:
         self.token = token
         self.mismatch: str | None = None
+        self.rejected: str | None = None
         self._upstream = upstream
         self._recorder = recorder
         self._model = model
@@ -358,6 +359,8 @@ class GatewayEndpoint:
                 exchange.metadata["upstream_unanswered"] = True
             return _refuse(exchange, dialect, 502, "provider", str(error))
         exchange.metadata.update(answer.metadata)
+        if answer.status != 403:  # that may be about this request alone
+            self.rejected = self.rejected or answer.metadata.get("rejected")
         self._warnings.update(dict.fromkeys(answer.metadata.get("warnings", ())))
         headers = _controls.answer_headers(answer.headers)
         kind = next((value for name, value in headers.items() if name.lower() == "content-type"), "")

@@ -69,8 +69,11 @@ class Route:
             rundir=rundir, upstream=self.upstream, redactor=redactor, model=self.agent_model, effort=effort
         )
 
-    def when_rejected(self, tell: Callable[[str, str], None]) -> None:
-        """Call `tell` with the variable of a key, and with what was said, when the provider rejects it."""
+    def when_rejected(self, tell: Callable[[str, str | None], None]) -> None:
+        """Call `tell` with the variable of a key when the provider rejects it, and with what was said.
+
+        That is None where it may be about the request alone.
+        """
         from pytest_benchflow.proxy._routed import RoutedUpstream
 
         if isinstance(self.upstream, RoutedUpstream):

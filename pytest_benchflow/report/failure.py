@@ -20,6 +20,7 @@ _HINTS = {
     "idle_timeout": "--benchflow-idle-timeout=SEC lets the agent be silent for longer",
     "sandbox": "`pytest-benchflow doctor` says what each sandbox backend needs on this machine",
     "provider": "check the key and the name of the model; `pytest-benchflow doctor` shows what is set up",
+    "auth": "set a valid key; --benchflow-resume then runs again what this one broke",
     "replay_mismatch": "the recording is of an older prompt or agent: record it again with --benchflow-record and a "
     "live --benchflow-model",
     "agent": "read the agent's own output; --benchflow-keep-sandbox leaves a local sandbox's files in place",

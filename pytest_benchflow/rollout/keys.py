@@ -37,9 +37,10 @@ class Keys:
             await take_lock(file)
             known = self._known(file)
             name = f"{way.key_source} {next(iter(way.natives.values()), way.litellm_model.partition('/')[0])}"
-            if name not in known and self._probe:
+            doubt = f"{way.key_source} in doubt"
+            if (name not in known or known.get(doubt)) and self._probe:
                 known[name] = await self._tried(route)
-                file.write(dumps([name, known[name]]) + b"\n")
+                file.write(dumps([name, known[name]]) + b"\n" + dumps([doubt, None]) + b"\n")
             at_start, later = known.get(name), known.get(str(way.key_source))
         if at_start is not None:
             raise RejectedKeyError(
@@ -70,10 +71,11 @@ class Keys:
         if let_go is not None:
             let_go()
 
-    def reject(self, source: str, said: str) -> None:
-        """Note that a provider rejected a key in the middle of a session."""
+    def reject(self, source: str, said: str | None) -> None:
+        """Note that a provider rejected a key in the middle of a session; None: a doubt, so that it is tried again."""
+        line = [f"{source} in doubt", "a request was forbidden"] if said is None else [source, said]
         with suppress(OSError), self._path.open("ab") as file:
-            file.write(dumps([source, said]) + b"\n")
+            file.write(dumps(line) + b"\n")
 
     def forget(self) -> None:
         """Remove the file, when the session is over."""

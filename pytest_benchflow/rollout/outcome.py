@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.checks._catalogue import skill_facts
 from pytest_benchflow.checks._check import run_checks
+from pytest_benchflow.checks.execution import TIMEOUT_CATEGORIES
 from pytest_benchflow.checks.verdict import verdict_of
 from pytest_benchflow.records.files import write_whole
 from pytest_benchflow.records.journal import write_json
+from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.rollout import Rollout
-from pytest_benchflow.records.values import now
+from pytest_benchflow.records.values import mapping, now, sequence
 from pytest_benchflow.rollout.verify import combine
 from pytest_benchflow.training.account import cost_record
 from pytest_benchflow.training.row import build_row
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.rollout.state import RolloutState
+    from pytest_benchflow.training.row import Row
+
+# What an agent whose model answers no more may come to, beside errors of its own.
+_OF_UNANSWERED = ("None", "provider", "idle_timeout")
 
 
 def finish(state: RolloutState) -> None:
@@ -41,6 +47,8 @@ def complete(rundir: RunDir, result: dict[str, Any], config: Mapping[str, Any]) 
         write_json(rundir.prompts, [])
     try:
         row = build_row(rundir, result=result, config=config)
+        if _ended_by_key(result, row):
+            row = build_row(rundir, result=result, config=config)
         write_whole(rundir.row, itertools.chain(row.chunks(), [b"\n"]))
         result["exchanges"] = row.summary
         result["agent_result"] = {**result["agent_result"], **row.usage}
@@ -66,6 +74,32 @@ def complete(rundir: RunDir, result: dict[str, Any], config: Mapping[str, Any]) 
     result["verdict"], result["verdict_category"] = verdict, category
     result["checks"] = report.as_json()
     write_json(rundir.result, result)
+
+
+def _ended_by_key(result: dict[str, Any], row: Row) -> bool:
+    """Tell whether a rejected key left the policy without an answer, and name that as the error.
+
+    However its agent ended then, also by a turn that looks whole, or by waiting until its time was up.
+    """
+    category = str(result["error_category"])
+    if category not in (*_OF_UNANSWERED, *TIMEOUT_CATEGORIES) and not category.startswith("agent"):
+        return False
+    asked = sorted((e for e in row.records if e.role == "policy"), key=lambda e: e.order)
+    if not asked or asked[-1].outcome != "error" or not asked[-1].metadata.get("rejected"):
+        return False
+    # What comes after the first is this package's own refusal to ask again.
+    said = str(asked[-1].metadata["rejected"])
+    first = next(exchange for exchange in asked if exchange.metadata.get("rejected") == said)
+    if result["error"]:
+        result["error_details"] = "\n".join(filter(None, (result["error"], result["error_details"])))
+    result.update(error=f"{said}: {_words(first.response)}", error_category="auth", partial_trajectory=True)
+    return True
+
+
+def _words(body: Any) -> str:
+    """Return what a provider says of a failure, shortened."""
+    told = mapping(mapping(next(iter(sequence(body)), body)).get("error")).get("message")
+    return told[:400] if isinstance(told, str) and told else dumps(body).decode()[:400]
 
 
 def empty_result(rundir: RunDir, config: Mapping[str, Any]) -> dict[str, Any]:

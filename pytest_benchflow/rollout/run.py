@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_benchflow.rollout.config import RolloutConfig
     from pytest_benchflow.tasks.task import Healthcheck, Step
 
-_MISMATCH_GRACE_SEC = 5.0
+_HOPELESS_GRACE_SEC = 5.0
 # An installation that is there already is found within that.
 _LOOKED_UP_SEC = 2.0
 
@@ -210,7 +210,7 @@ async def _work(
         busy=_asking(endpoint),
         settled=functools.partial(model_is_done, state.dir, state.config),
     )
-    outcome = await _unless_mismatched(state.cell.agent.run(context), endpoint)
+    outcome = await _unless_hopeless(state.cell.agent.run(context), endpoint)
     if endpoint and endpoint.mismatch:
         state.outcomes.append(outcome)
         raise ReplayMismatchError(f"a request differs from the recording: {endpoint.mismatch}")
@@ -231,14 +231,14 @@ def _asking(endpoint: Endpoint | None) -> Callable[[], bool]:
     return asking
 
 
-async def _unless_mismatched(work: Coroutine[Any, Any, AgentOutcome], endpoint: Endpoint | None) -> AgentOutcome:
-    """Wait for the agent; one that does not stop by itself after a refused replay is stopped."""
+async def _unless_hopeless(work: Coroutine[Any, Any, AgentOutcome], endpoint: Endpoint | None) -> AgentOutcome:
+    """Wait for the agent; one that does not stop by itself after a refused replay, or a rejected key, is stopped."""
     agent = asyncio.ensure_future(work)
     agent.add_done_callback(_hear)
     try:
         while not agent.done():
-            await asyncio.wait([agent], timeout=_MISMATCH_GRACE_SEC)
-            if endpoint and endpoint.mismatch and not agent.done():
+            await asyncio.wait([agent], timeout=_HOPELESS_GRACE_SEC)
+            if endpoint and (endpoint.mismatch or endpoint.rejected) and not agent.done():
                 agent.cancel()
                 await asyncio.wait([agent])
                 return AgentOutcome(stop="cancelled")

@@ -118,6 +118,7 @@ class EchoEndpoint:
 
     def __init__(self, word: str = "echo") -> None:
         self.mismatch: str | None = None
+        self.rejected: str | None = None
         self._word = word
         self._servers: list[asyncio.Server] = []
 

@@ -122,6 +122,7 @@ def test_a_model_that_cannot_be_reached_is_not_the_agents_fault(make_task: MakeT
 def test_a_refused_key_is_the_providers_word(make_task: MakeTask, tmp_path: Path) -> None:
     refusing = [ScriptTurn(status=401, error="invented: no such key", repeat=True)]
     rollout = asyncio.run(run_against(refusing, make_task(), tmp_path / "jobs"))
-    assert rollout.result["error_category"] == "provider"
-    assert "HTTP 401" in rollout.result["error"]
+    # A server without a key of the host's.
+    assert rollout.result["error_category"] == "auth"
+    assert " answered 401 to a request without a key: " in rollout.result["error"]
     assert "no such key" in rollout.result["error"]

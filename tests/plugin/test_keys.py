@@ -47,10 +47,110 @@ def test_a_key_that_is_rejected_later_ends_the_session_then(bench: Bench) -> Non
         done = bench.run("tasks", *ONLY_ROLLOUTS, f"--benchflow-model=vllm/m@{url}", *options)
     assert done.ret == 1
     said = done.stdout.str()
-    assert "the key in BENCHFLOW_MODEL_API_KEY was rejected: the provider answered 401; set a valid one" in said
+    host = url.partition("://")[2].partition("/")[0]
+    assert f"the key in BENCHFLOW_MODEL_API_KEY was rejected: {host} answered 401; set a valid one" in said
     assert "pass --benchflow-skip-key-check" not in said  # which was passed, and helps nobody here
     assert len(provider.requests) == 1
     assert len(bench.rollouts()) == 1
+
+
+# Calls its model until that fails, and takes failures for answers: it ends its turn, or goes on asking.
+CARELESS = """
+from pytest_benchflow.contracts import AgentOutcome
+
+ASK = '''
+import http.client, json, sys, time, urllib.parse
+where = urllib.parse.urlsplit(sys.argv[1])
+tools = [{"type": "function", "function": {"name": "shell", "parameters": {"type": "object"}}}]
+messages = [{"role": "user", "content": sys.argv[3]}]
+status = 200
+while status == 200 or sys.argv[4] == "asks-on":
+    time.sleep(0.05)
+    connection = http.client.HTTPConnection(where.netloc)
+    body = json.dumps({"model": "m", "messages": messages, "tools": tools})
+    connection.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer " + sys.argv[2]})
+    answer = connection.getresponse()
+    status, raw = answer.status, answer.read()
+    if status == 200:
+        messages.append(json.loads(raw)["choices"][0]["message"])
+        for call in messages[-1].get("tool_calls") or []:
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": "ok"})
+'''
+
+
+class Careless:
+    version, uses_model, api_dialect = "1", True, "chat"
+
+    def __init__(self, name):
+        self.name = name
+
+    def unsupported(self, task):
+        return None
+
+    async def install(self, backend, task, log_dir):
+        return ()
+
+    async def run(self, context):
+        argv = ["python3", "-c", ASK, context.base_url, context.token, context.instruction, self.name]
+        done = await context.sandbox.exec(argv, cwd=context.sandbox.workdir, timeout=context.timeout_sec)
+        if done.timed_out:
+            return AgentOutcome("timeout", idle_before_timeout_s=0.1)
+        return AgentOutcome("finished", stop_reason="end_turn")
+
+
+def pytest_benchflow_agents():
+    return {"ends": Careless, "asks-on": Careless}
+"""
+CALL = ScriptTurn(calls=(Call("shell", {"command": "true"}),))
+
+
+@pytest.mark.parametrize(
+    ("agent", "more"),
+    [("ends", ()), ("ends", ("-n", "2")), ("asks-on", ("--benchflow-concurrency=2",))],
+    ids=["ends", "ends-on-workers", "asks-on"],
+)
+def test_a_key_that_is_rejected_within_a_rollout_is_what_broke_it(
+    bench: Bench, agent: str, more: tuple[str, ...]
+) -> None:
+    bench.task()
+    bench.pytester.makeconftest(CARELESS)
+    provider = ScriptedUpstream([CALL, CALL, CALL, ScriptTurn(status=401, error=f"revoked: {KEY}", repeat=True)])
+    options = ("--benchflow-skip-key-check", "--benchflow-trials=40", "--benchflow-retries=3")
+    with served(provider) as url:
+        asked = ("tasks", "-m", "rollout", f"--benchflow-agent={agent}", f"--benchflow-model=vllm/m@{url}")
+        done = bench.run(*asked, *options, *more)
+    # xdist ends a session that fails early as one that was interrupted.
+    assert done.ret == (2 if "-n" in more else 1)
+    host = url.partition("://")[2].partition("/")[0]
+    told = f"the key in BENCHFLOW_MODEL_API_KEY was rejected: {host} answered 401; set a valid one"
+    assert told in done.stdout.str()
+    # One for each process that finds out.
+    assert 1 <= done.parseoutcomes()["errors"] <= 2
+    # Those that had begun by then.
+    assert 1 <= len(bench.rollouts()) <= 4
+    for path in bench.rollouts():
+        result = bench.result(path)
+        found = tuple(result[name] for name in ("verdict", "verdict_category", "error_category", "training_ready"))
+        assert found == ("unhealthy", "infra", "auth", False)
+        assert result["error"].startswith(f"{host} answered 401 to the key in BENCHFLOW_MODEL_API_KEY: revoked")
+        assert not (path / "attempts").exists()
+        assert not [each for each in path.rglob("*") if each.is_file() and KEY.encode() in each.read_bytes()]
+    assert KEY not in done.stdout.str() + done.stderr.str()
+
+
+def test_a_key_in_doubt_is_tried_again_before_the_next_rollout(bench: Bench) -> None:
+    bench.task()
+    bench.pytester.makeconftest(CARELESS)
+    taken = ScriptTurn(status=400, error="messages is empty")
+    provider = ScriptedUpstream([taken, CALL, *([ScriptTurn(status=403, error="expired")] * 2)])
+    with served(provider) as url:
+        asked = ("tasks", "-m", "rollout", "--benchflow-agent=ends", f"--benchflow-model=vllm/m@{url}")
+        done = bench.run(*asked, "--benchflow-trials=9")
+    assert done.ret == 1
+    assert "the key in BENCHFLOW_MODEL_API_KEY was rejected: 403 expired; set a valid one" in done.stdout.str()
+    assert len(provider.requests) == 4
+    (path,) = bench.rollouts()
+    assert bench.result(path)["error_category"] == "auth"
 
 
 def test_the_route_and_its_limits_are_written_down_without_the_key(bench: Bench) -> None:

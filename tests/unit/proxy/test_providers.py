@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from yarl import URL
 
 from pytest_benchflow.errors import ProviderError, UsageError
 from pytest_benchflow.proxy._providers import PROVIDERS, provider_of
@@ -278,7 +279,7 @@ def test_a_rejected_key_is_not_tried_again(tmp_path: Path) -> None:
         provider = ScriptedUpstream([ScriptTurn(status=401, error="no such key", repeat=True)])
         async with serving(provider) as url:
             upstream = RoutedUpstream(Way(model="m", natives={"chat": url}, key="k", key_source="SOME_KEY"))
-            heard = []
+            heard: list[tuple[str, str | None]] = []
             upstream.rejected = lambda source, said: heard.append((source, said))
             async with door(tmp_path / "run", upstream) as agent:
                 answers = [await agent.post(asking("x")) for _ in range(3)]
@@ -286,7 +287,37 @@ def test_a_rejected_key_is_not_tried_again(tmp_path: Path) -> None:
         assert "no such key" in answers[0].json["error"]["message"]
         assert "is not asked again" in answers[1].json["error"]["message"]
         assert len(provider.requests) == 1
-        assert heard == [("SOME_KEY", "the provider answered 401")]
+        told = {record["metadata"]["rejected"] for record in agent.records()}
+        host = URL(url).authority
+        assert heard == [("SOME_KEY", f"{host} answered 401")]
+        assert told == {f"{host} answered 401 to the key in SOME_KEY"}
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "certain"),
+    [(403, "not this one", False), (400, "API_KEY_INVALID", True), (400, "no contents", None)],
+    ids=["forbidden", "googles-way", "bad-request"],
+)
+def test_a_key_is_in_doubt_after_a_403_and_rejected_by_googles_400(
+    status: int, said: str, certain: bool | None, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        provider = ScriptedUpstream([ScriptTurn(status=status, error=said), ScriptTurn(text="ok", repeat=True)])
+        async with serving(provider) as url:
+            upstream = RoutedUpstream(Way(model="m", natives={"generateContent": url}, key="k", key_source="SOME_KEY"))
+            heard: list[tuple[str, str | None]] = []
+            upstream.rejected = lambda source, said: heard.append((source, said))
+            async with door(tmp_path / "run", upstream) as agent:
+                first, second = [await agent.post({"contents": []}, GEMINI) for _ in range(2)]
+                rejected = agent.endpoint.rejected
+        assert (first.status, first.json["error"]["message"]) == (status, said)
+        assert second.status == (401 if certain else 200)
+        assert bool(rejected) == bool(certain)
+        host = URL(url).authority
+        assert heard == ([] if certain is None else [("SOME_KEY", f"{host} answered {status}" if certain else None)])
+        assert ("rejected" in agent.records()[0]["metadata"]) == (certain is not None)
 
     run(work())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import errno
+import os
 import signal
 import sys
 import threading
@@ -102,6 +103,7 @@ class RolloutSession:
         self._renamed: set[str] = set()  # planned cells whose rollout has another name
         self._handlers: dict[int, Any] = {}
         self._signalled = float("-inf")
+        self._ending: bool | None = None  # whether a signal has come since the session began to end; None: it goes on
         self._switch_sec: float | None = None  # Python's own, while it is another
         # What a rollout is made of is found by computing, as records are: see the host's writer.
         self._resolver = ThreadPoolExecutor(1, thread_name_prefix="benchflow-resolve")
@@ -382,8 +384,13 @@ class RolloutSession:
             await self._host.__aenter__()
         return self._host
 
+    def end(self) -> None:
+        """Let no signal cut short what ends the session from now on, unless it is sent again."""
+        self._ending = bool(self._ending)
+
     def close(self) -> None:
         """Free everything; safe to call twice."""
+        self.end()
         with ExitStack() as stack:  # each step is taken, whatever the others raise
             stack.callback(self._let_go)
             if self._progress:
@@ -447,8 +454,15 @@ class RolloutSession:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Interrupt, once: signals that come together, as one sent to a whole group and passed on, are one."""
         signalled, self._signalled = self._signalled, time.monotonic()
-        if self._signalled - signalled > _TOGETHER_SEC:
+        if self._signalled - signalled <= _TOGETHER_SEC:
+            return
+        if self._ending is None:
             signal.default_int_handler(number, frame)
+        elif self._ending and self._leads:
+            # Whoever insists wants no traceback; the next start removes what is left.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self._ending = True
 
     def _begun_here(self, path: Path) -> bool:
         """Tell whether the rollout is one of this session, finished or not."""

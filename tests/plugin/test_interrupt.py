@@ -19,6 +19,31 @@ if TYPE_CHECKING:
     from tests.plugin.bench import Bench
 
 _LIMIT_SEC = 60.0
+# Signals that come so soon after one are the same.
+_TOGETHER_SEC = 2.0
+# A backend that is let go of only when a file says so.
+SLOW_TO_CLOSE = """
+import asyncio
+from pathlib import Path
+
+from pytest_benchflow.sandboxes.scripted import ScriptedBackend
+
+HERE = Path(__file__).parent
+
+
+class Slow(ScriptedBackend):
+    name = "slow"
+
+    async def close(self):
+        (HERE / "closing").touch()
+        while not (HERE / "go").exists():
+            await asyncio.sleep(0.05)
+        await super().close()
+
+
+def pytest_benchflow_sandboxes():
+    return {"slow": Slow()}
+"""
 
 
 @pytest.mark.parametrize("workers", ["0", "2"], ids=["serial", "xdist"])
@@ -64,3 +89,39 @@ def test_parity_that_is_ended_leaves_nothing(bench: Bench) -> None:
         run.wait(timeout=_LIMIT_SEC)
     assert run.returncode == 2
     assert not list(scratch.glob("*/*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "ctrl-c"])
+def test_a_signal_while_a_session_ends_cuts_nothing_short_and_a_second_ends_it_at_once(
+    bench: Bench, number: signal.Signals
+) -> None:
+    bench.task()
+    (bench.path / "conftest.py").write_text(SLOW_TO_CLOSE, "utf-8")
+    command = [sys.executable, "-m", "pytest", "tasks", "-m", "rollout", "--benchflow-agent=nop"]
+    command += ["--benchflow-sandbox=slow", "-p", "no:cacheprovider"]
+
+    def begin() -> subprocess.Popen[str]:
+        (bench.path / "closing").unlink(missing_ok=True)
+        out = subprocess.PIPE
+        run = subprocess.Popen(command, cwd=bench.path, stdout=out, stderr=subprocess.STDOUT, text=True)
+        end = time.monotonic() + _LIMIT_SEC
+        while not (bench.path / "closing").exists():
+            assert run.poll() is None and time.monotonic() < end, "the session did not come to its end"
+            time.sleep(0.05)
+        return run
+
+    with begin() as run:
+        run.send_signal(number)
+        time.sleep(_TOGETHER_SEC + 0.5)
+        run.send_signal(number)
+        output, _ = run.communicate(timeout=_LIMIT_SEC)
+    assert run.returncode == -number, output
+    assert "Traceback" not in output
+    with begin() as run:
+        run.send_signal(number)
+        time.sleep(0.5)
+        (bench.path / "go").touch()
+        output, _ = run.communicate(timeout=_LIMIT_SEC)
+    assert run.returncode == 0, output
+    assert "Traceback" not in output
+    assert "1 unsolved" in output

@@ -67,8 +67,16 @@ class RolloutReport:
 
     @property
     def falls_short(self) -> bool:
-        """Tell whether the run fails though no item did: no rollout ran, or some that could were not started."""
-        return self.all_skipped or bool(self._unstarted)
+        """Tell whether the run fails though no item did: no rollout ran, some did not start, or records are gone."""
+        return self.all_skipped or bool(self._unstarted) or bool(self.gone)
+
+    @property
+    def gone(self) -> list[Summary]:
+        """Return the rollouts that were told of and are no longer on disk; those of other machines come later."""
+        if self._config.pluginmanager.hasplugin("benchflow-far-workers"):
+            return []
+        root = self._config.invocation_params.dir
+        return [each for each in self.summaries if not (root / each.directory / "result.json").exists()]
 
     @property
     def summaries(self) -> list[Summary]:
@@ -219,6 +227,10 @@ class RolloutReport:
             count, reason = len(self._unstarted), next(iter(self._unstarted.values()))
             terminal.write_line(
                 f"this run fails, for {count} of {count + len(self._rollouts)} rollouts did not run: {reason}", red=True
+            )
+        for summary in self.gone:
+            terminal.write_line(
+                f"gone: {one_line(summary.directory)}, which was removed while this run went on: it fails", red=True
             )
         if incomplete:
             terminal.write_line(one_line(incomplete), red=True)

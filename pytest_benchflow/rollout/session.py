@@ -305,12 +305,8 @@ class RolloutSession:
             self._without(flight)
             return error
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            return RecordError(
-                f"{flight.rundir.path}: its records could not be completed: {error.strerror or error}; what was "
-                "captured before is there, and is completed at the next start"
-                + ("; make room, or pass another --benchflow-jobs-dir" if full else "")
-            )
+            self._without(flight)
+            return RecordError(_not_completed(flight.rundir, error))
         return Rollout(flight.rundir.path)
 
     def _without(self, flight: Flight) -> None:
@@ -330,6 +326,7 @@ class RolloutSession:
             await self._may_spend(cell)
         async with holding(flight.rundir):
             if await asyncio.to_thread(self._done_here, path) or await aside(self._is_lost, flight.rundir):
+                self._without(flight)
                 return
             if begun:
                 await self._may_spend(cell)
@@ -434,10 +431,15 @@ class RolloutSession:
                     return
                 try:
                     finish_job(self.job_dir, self.session_id)
-                except OSError as error:
+                except (OSError, BenchflowError) as error:
                     # The session is over, and its own end must not hide what it found.
-                    said = error.strerror or error
+                    said = error.strerror or error if isinstance(error, OSError) else error
                     self.incomplete = f"{self.job_dir} is not complete: {said}; the next start completes it"
+                    if not (self.job_dir / "job.json").exists():
+                        self.incomplete = (
+                            f"{self.job_dir}: its job.json was removed while this session ran, and what was planned is "
+                            "gone; run it again under another --benchflow-job-name"
+                        )
 
     def _take_signals(self) -> None:
         """Treat SIGTERM and SIGHUP as Ctrl-C while the session is open: by default they end Python without clean-up."""
@@ -477,6 +479,18 @@ class RolloutSession:
             return self._begun_here(path) and Rollout(path).result.get("verdict") is not None
         except RecordError:
             return False
+
+
+def _not_completed(rundir: RunDir, error: OSError) -> str:
+    """Say what is left of a rollout whose records could not be written to their end."""
+    if error.errno == errno.ENOENT and not rundir.config.exists():
+        return f"{rundir.path}: it was removed while the rollout ran, and what had been captured is gone; run it again"
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (
+        f"{rundir.path}: its records could not be completed: {error.strerror or error}; what was captured before is "
+        "there, and is completed at the next start"
+        + ("; make room, or pass another --benchflow-jobs-dir" if full else "")
+    )
 
 
 async def _soon(change: Callable[[], None]) -> None:

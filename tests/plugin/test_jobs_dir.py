@@ -99,3 +99,25 @@ def test_a_rollout_of_another_tool_is_never_collected_by_accident(bench: Bench) 
     for arguments in ([], ["."], ["tests"]):
         done = bench.look(*arguments)
         assert done.ret == (5 if arguments == ["tests"] else 0)
+
+
+def test_a_job_that_is_removed_in_mid_run_is_told_of_as_gone_and_fails_the_run(bench: Bench) -> None:
+    for name in ("a", "b-removes", "c"):
+        bench.task(name)
+    (bench.path / "conftest.py").write_text(
+        "import shutil\n"
+        "import pytest\n"
+        "@pytest.fixture\n"
+        "def agent(task):\n"
+        "    if 'removes' in task.name:\n"
+        "        shutil.rmtree('jobs/gone')\n"
+        "    return 'nop'\n",
+        "utf-8",
+    )
+    asked = ("--benchflow-sandbox=scripted", "--benchflow-job-name=gone", "-m", "rollout")
+    done = bench.run("tasks", "--benchflow-agent=nop", *asked)
+    assert done.ret == 1, done.outlines
+    lines = done.outlines
+    assert "gone: jobs/gone/a__nop__none__default__1, which was removed while this run went on: it fails" in lines
+    assert [line for line in lines if line.startswith(f"{bench.path}/jobs/gone: its job.json was removed")]
+    assert "Traceback" not in done.stdout.str() + done.stderr.str()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -153,18 +153,23 @@ class ShownProgress:
             live.close()
             if live.error is not None:
                 said = one_line(f"{type(live.error).__name__}: {live.error}")
-                self._terminal.write_line(f"benchflow: progress could not be shown: {said}", yellow=True)
+                self._say(f"progress could not be shown: {said}")
         if self._plain is not None:
             plain, self._plain = self._plain, None
             plain.close()
-            self._file.close()
+            with suppress(OSError):  # the terminal is gone, which pytest tells of itself
+                self._file.close()
         if self.board.fault is not None:
             fault, self.board.fault = self.board.fault, None
-            self._terminal.write_line(f"benchflow: progress may have been wrong: {one_line(fault)}", yellow=True)
+            self._say(f"progress may have been wrong: {one_line(fault)}")
 
     @property
     def _terminal(self) -> Any:
         return self._config.pluginmanager.get_plugin("terminalreporter")
+
+    def _say(self, what: str) -> None:
+        with suppress(OSError):
+            self._terminal.write_line(f"benchflow: {what}", yellow=True)
 
     def _pen(self) -> Any:
         return self._plain.pen if self._plain is not None else nullcontext()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.report.live import name_of
@@ -60,7 +61,7 @@ class Plain:
         """Write what has come."""
         with self.pen:
             while self._board.news:
-                self._write(self._line(self._board.news.popleft()))
+                self._say(self._line(self._board.news.popleft()))
 
     def sum_up(self) -> None:
         """Say how all stand, once a minute, while any is under way."""
@@ -71,7 +72,11 @@ class Plain:
         standing = self._board.standing()
         if standing.under_way:
             with self.pen:
-                self._write(f"benchflow: {standing}")
+                self._say(f"benchflow: {standing}")
+
+    def _say(self, line: str) -> None:
+        with suppress(OSError):  # a terminal that is gone shows nothing
+            self._write(line)
 
     def _run(self) -> None:
         self._board.changed.wait()

@@ -22,7 +22,7 @@ _TO_LINE_END, _TO_SCREEN_END = "\x1b[K", "\x1b[J"
 # Terminals that know it show what is between at once; others ignore it.
 _HOLD, _SHOW = "\x1b[?2026h", "\x1b[?2026l"
 # There is a line below for sure after the index; without it the program's own would be erased at the bottom.
-_ERASE = f"{_INDEX}{_UP.format(1)}{_SAVE}\x1b[B\r{_TO_SCREEN_END}{_RESTORE}"
+_ERASE_BELOW = f"{_INDEX}{_UP.format(1)}{_SAVE}\x1b[B\r{_TO_SCREEN_END}{_RESTORE}"
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LINES_OF_THE_PROGRAM = 2
 
@@ -43,6 +43,7 @@ class Region:
         self._drawn = False
         self._size = os.terminal_size((0, 0))
         self._line = ""  # the program's own, as far as it is written
+        self._returned = False  # it may go on behind the cursor
         self._at_edge = False  # it fills the terminal's width, and the terminal has forgotten that
 
     @property
@@ -68,7 +69,7 @@ class Region:
                 return
             erases = self._drawn and (size != self._size or not lines)
             self._lines, self._size = list(lines), size
-            self._send(_HOLD + (_ERASE if erases else "") + self._drawing() + _SHOW)
+            self._send(_HOLD + (self._erasing() if erases else "") + self._drawing() + _SHOW)
 
     def close(self) -> None:
         """Erase the lines and let the files be as they were, for good; safe to call twice."""
@@ -77,11 +78,12 @@ class Region:
                 return
             self._lines = []
             if self._drawn:
-                self._send(_ERASE)
+                self._send(self._erasing())
             self._open = self._drawn = False
             for file in self._files:
                 vars(file).pop("write", None)
-            os.close(self._descriptor)
+            with suppress(OSError):  # what was written last did not reach a terminal that is gone
+                os.close(self._descriptor)
 
     def _write(self, file: TextIO, usual: Callable[[str], int], text: str) -> int:
         """Write a program's text as `usual` does, with the lines out of its way."""
@@ -90,7 +92,7 @@ class Region:
                 # What cannot be encoded is refused before anything is moved.
                 text.encode(file.encoding, file.errors or "strict")
                 wraps = self._at_edge and _CONTROLS.sub("", text)[:1] not in ("", "\n", "\r")
-                self._send((_HOLD + _ERASE if self._drawn else "") + ("\r\n" if wraps else ""))
+                self._send((_HOLD + self._erasing() if self._drawn else "") + ("\r\n" if wraps else ""))
             try:
                 written = usual(text)
                 if self._lines:
@@ -104,8 +106,17 @@ class Region:
     def _follow(self, text: str) -> None:
         """Keep what the program's line holds."""
         last = max(text.rfind("\n"), text.rfind("\r"))
+        self._returned = text[last] == "\r" if last >= 0 else self._returned
         self._line = text[last + 1 :] if last >= 0 else self._line + text
         self._at_edge = self._at_edge and not _CONTROLS.sub("", text)
+
+    def _erasing(self) -> str:
+        """Return what erases the lines, also the one that the cursor is on since somebody pressed Enter."""
+        return self._behind() + _ERASE_BELOW
+
+    def _behind(self) -> str:
+        """Return what erases what is behind the cursor, where that is none of the program's."""
+        return "" if self._at_edge or self._returned else _TO_LINE_END
 
     def _drawing(self) -> str:
         """Return what draws the lines below the cursor and leaves it where it is."""
@@ -119,7 +130,7 @@ class Region:
         # The terminal forgets by moves that its cursor waits behind the last column.
         width = cell_len(_CONTROLS.sub("", self._line))
         self._at_edge = width > 0 and width % self._size.columns == 0
-        room = _INDEX * len(lines) + _UP.format(len(lines))
+        room = self._behind() + _INDEX * len(lines) + _UP.format(len(lines))
         return room + _SAVE + "".join(f"\r\n{line}{_TO_LINE_END}" for line in lines) + _TO_SCREEN_END + _RESTORE
 
     def _send(self, text: str) -> None:

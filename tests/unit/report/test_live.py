@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -207,3 +208,18 @@ def test_plain_lines_come_once_each_and_a_summary_once_a_minute() -> None:
         "benchflow: begun: two · openhands",
         "benchflow: ended: two · openhands: unknown  unknown",
     ]
+
+
+def test_lines_for_a_terminal_that_is_gone_are_dropped() -> None:
+    board, tried = Board(), list[str]()
+
+    def write(line: str) -> None:
+        tried.append(line)
+        raise OSError(errno.EIO, "Input/output error")
+
+    plain = Plain(board, Settings(), write)
+    plain.start()
+    board.take(rollout("one"))
+    board.take(rollout("one", ended=True, verdict="pass", healthy=True, seconds=1.0))
+    plain.close()
+    assert [line.split()[1] for line in tried] == ["begun:", "ended:"]

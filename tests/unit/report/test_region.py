@@ -40,6 +40,11 @@ class Desk:
         while select.select([self._end], [], [], 0)[0]:
             self._stream.feed(os.read(self._end, 65536))
 
+    def press_enter(self) -> None:
+        """Press Enter, which the terminal itself echoes."""
+        os.write(self._end, b"\n")
+        select.select([self._end], [], [])
+
     def resize(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.screen.resize(lines, columns)
@@ -130,6 +135,43 @@ def test_a_file_has_its_own_write_back(desk: Desk) -> None:
     assert desk.file.write != usual
     region.close()
     assert desk.file.write == usual
+
+
+@pytest.mark.parametrize("after", ["show", "write", "close"])
+@pytest.mark.parametrize("last", ["mine", "", "x" * (COLUMNS + 3), "\n" * LINES])
+def test_enter_leaves_no_line_behind(desk: Desk, after: str, last: str) -> None:
+    region = Region([desk.file], desk.descriptor)
+    region.open()
+    desk.file.write(last)
+    desk.file.flush()
+    region.show(["one", "two"])
+    desk.draw()
+    above = [line for line in desk.lines if line][:-2]
+    desk.press_enter()
+    if after == "show":
+        region.show(["one", "three"])
+        assert [line for line in desk.lines if line] == [*above, "one", "three"]
+    elif after == "write":
+        desk.file.write("more")
+        assert [line for line in desk.lines if line] == [*above, "more", "one", "two"]
+    region.close()
+    assert [line for line in desk.lines if line] == [*above, *(["more"] if after == "write" else [])]
+
+
+def test_a_terminal_that_is_gone_breaks_nothing_of_the_region() -> None:
+    desk = Desk()
+    desk.file.reconfigure(write_through=True)
+    usual = desk.file.write
+    region = Region([desk.file], desk.descriptor)
+    region.open()
+    region.show(["one"])
+    os.close(desk._end)
+    region.show(["two"])
+    region.close()
+    assert desk.file.write == usual
+    desk.file.close()
+    with pytest.raises(OSError, match=r"\[Errno 9\]"):
+        os.fstat(desk.descriptor)
 
 
 WORDS = st.sampled_from(

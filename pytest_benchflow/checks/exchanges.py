@@ -74,6 +74,10 @@ def check_tokens_add_up(rollout: Rollout) -> None:
     if any(e["outcome"] == "completed" and e["tokens"] is None for e in rebuilt(rollout).exchanges):
         return
     usage = mapping(rollout.result.get("agent_result"))
+    told, untold = usage.get("n_untold"), rebuilt(rollout).usage["n_untold"]
+    assert told is None or told == untold, (
+        f"result.json: the tokens of {told!r} exchanges are not known (n_untold); the records say of {untold}"
+    )
     total, parts = usage.get("total_tokens"), [integer(usage.get(key)) for key in ("n_input_tokens", "n_output_tokens")]
     if total is None and None not in parts:
         total = sum(part or 0 for part in parts)

@@ -10,7 +10,8 @@ from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.coverage import Coverage, planned_cells
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS
 from pytest_benchflow.records.statistics import Estimate, difference, estimate, pass_all, pass_at
-from pytest_benchflow.records.values import integer, mapping, number
+from pytest_benchflow.records.usage import tokens_of
+from pytest_benchflow.records.values import mapping, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -105,7 +106,7 @@ def arms_of(job_dir: Path, rollouts: Iterable[Rollout], found: Coverage) -> list
         told = planned.get(rollout.path.name) or {**config, "task": result.get("task_name") or config.get("task_name")}
         arm = _arm(arms, told)
         arm.note(str(told.get("task")), counted_as(result), rollout.reward if result else None)
-        _add_use(arm, rollout, mapping(result.get("agent_result")))
+        _add_use(arm, rollout, result)
         arm.versions[version if isinstance(version := config.get("agent_version"), str) else None] += 1
         for name, value in mapping(result.get("timing")).items():
             if (seconds := number(value)) is not None:
@@ -164,11 +165,11 @@ def token_record(known: int, unknown: int) -> dict[str, int | None]:
     return {"total": None if unknown else known, "subtotal": known, "unknown": unknown}
 
 
-def _add_use(arm: Arm, rollout: Rollout, usage: Mapping[str, Any]) -> None:
-    tokens = integer(usage.get("total_tokens"))
-    arm.tokens += tokens or 0
-    arm.unknown_tokens += tokens is None and calls_model(rollout)
-    cost = number(usage.get("cost_usd"))
+def _add_use(arm: Arm, rollout: Rollout, result: Mapping[str, Any]) -> None:
+    tokens = tokens_of(result)
+    arm.tokens += tokens.known
+    arm.unknown_tokens += not tokens.whole and calls_model(rollout)
+    cost = number(mapping(result.get("agent_result")).get("cost_usd"))
     arm.cost_usd += cost or 0.0
     paid = is_paid(rollout)
     arm.paid += paid

@@ -9,7 +9,8 @@ from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.arms import calls_model, cost_record, is_paid, token_record
 from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
-from pytest_benchflow.records.values import integer, mapping, number
+from pytest_benchflow.records.usage import tokens_of
+from pytest_benchflow.records.values import mapping, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,13 +61,12 @@ def earlier_attempts(rollouts: Iterable[Rollout]) -> dict[str, Any]:
             end = _end_of(attempt)
             ends[end["category"] or end["verdict"] or "unknown"] += 1
             result = _read(attempt, "result")
-            usage = mapping(result.get("agent_result"))
-            priced = number(usage.get("cost_usd"))
+            priced = number(mapping(result.get("agent_result")).get("cost_usd"))
             cost += priced or 0.0
             unpriced += priced is None and is_paid(attempt)
-            known = integer(usage.get("total_tokens"))
-            tokens += known or 0
-            without_tokens += known is None and calls_model(attempt) and _asked_model(attempt)
+            used = tokens_of(result)
+            tokens += used.known
+            without_tokens += not used.whole and calls_model(attempt) and _asked_model(attempt)
     return {
         "count": count,
         "by_end": dict(sorted(ends.items())),

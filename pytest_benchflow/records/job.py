@@ -22,7 +22,8 @@ from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.rollout import HEALTHY_VERDICTS, Rollout
 from pytest_benchflow.records.rows import row_chunks
 from pytest_benchflow.records.trajectory import read_rows, whole
-from pytest_benchflow.records.values import integer, mapping, number
+from pytest_benchflow.records.usage import tokens_of
+from pytest_benchflow.records.values import mapping, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -117,14 +118,13 @@ def summarise(rollouts: Iterable[Rollout], *, skipped: int = 0, missing: int = 0
             categories[str(result.get("verdict_category") or "unknown")] += 1
         elif rollout.reward is not None:
             rewards.append(rollout.reward)
-        usage = mapping(result.get("agent_result"))
-        if (priced := number(usage.get("cost_usd"))) is not None:
+        if (priced := number(mapping(result.get("agent_result")).get("cost_usd"))) is not None:
             cost += priced
         else:
             unpriced += is_paid(rollout)
-        total = integer(usage.get("total_tokens"))
-        tokens += total or 0
-        without_tokens += total is None and calls_model(rollout)
+        used = tokens_of(result)
+        tokens += used.known
+        without_tokens += not used.whole and calls_model(rollout)
     ran = sum(verdicts.values())
     asked = ran + missing
     healthy = sum(verdicts[name] for name in HEALTHY_VERDICTS)

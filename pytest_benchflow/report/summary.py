@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.records.usage import tokens_of
 from pytest_benchflow.records.values import integer, mapping, number
 from pytest_benchflow.report.text import (
     NONE,
@@ -42,7 +43,7 @@ class Summary:
     steps: int | None  # exchanges that count
     tool_calls: int | None
     calls_model: bool
-    tokens: int | None
+    tokens: int | None  # as far as they are known
     cost: float | None
     completed: int | None
     with_usage: int | None
@@ -57,6 +58,7 @@ class Summary:
     earlier: bool = False  # it was kept from an earlier session of the job, and did not run now
     attempt: int = 1
     agent_version: str | None = None
+    tokens_whole: bool = True  # False: what some exchange took is not known, and no part of `tokens`
 
     @property
     def outcome(self) -> str:
@@ -106,7 +108,7 @@ class Summary:
             "verdict": one_line(f"{self.outcome} ({self.category})" if self.category else self.outcome),
             "reward": reward_text(self.score) if self.healthy else NONE,
             "steps": NONE if unmodelled else count_text(self.steps),
-            "tokens": NONE if unmodelled else count_text(self.tokens),
+            "tokens": NONE if unmodelled else _sum_text([self.tokens], whole=self.tokens_whole),
             "cost": cost_text(self.cost) if self.paid else NONE,
             "time": seconds_text(self.seconds),
             "directory": one_line(self.name),
@@ -121,7 +123,7 @@ class Summary:
             "verdict": self.verdict,
             "reward": self.score,
             "steps": self.steps if self.calls_model else 0,
-            "tokens": self.tokens if self.calls_model else 0,
+            "tokens": (self.tokens if self.tokens_whole else None) if self.calls_model else 0,
             "cost": self.cost if self.calls_model else 0,
             "time": self.seconds,
             "directory": self.directory,
@@ -139,6 +141,7 @@ def summarize(rollout: Rollout, directory: str) -> Summary:
     usage = mapping(result.get("agent_result"))
     exchanges = mapping(result.get("exchanges"))
     timing = mapping(result.get("timing"))
+    tokens = tokens_of(result)
     return Summary(
         task=str(result.get("task_name") or config.get("task_name")),
         agent=str(result.get("agent") or config.get("agent")),
@@ -151,7 +154,8 @@ def summarize(rollout: Rollout, directory: str) -> Summary:
         steps=integer(exchanges.get("selected")),
         tool_calls=integer(result.get("n_tool_calls")),
         calls_model=result.get("proxy") is not None,
-        tokens=integer(usage.get("total_tokens")),
+        tokens=tokens.known,
+        tokens_whole=tokens.whole,
         cost=number(usage.get("cost_usd")),
         completed=integer(exchanges.get("completed")),
         with_usage=integer(exchanges.get("with_usage")),
@@ -175,7 +179,8 @@ def evidence_line(summaries: Sequence[Summary], seconds: float | None = None) ->
     took = seconds if seconds is not None else _sum([summary.seconds for summary in summaries])
     parts = [f"{sum(summary.healthy for summary in summaries)}/{len(summaries)} healthy"]
     if modelled:
-        parts.append(f"{_sum_text([summary.tokens for summary in modelled])} tokens")
+        whole = all(summary.tokens_whole for summary in modelled)
+        parts.append(f"{_sum_text([summary.tokens for summary in modelled], whole=whole)} tokens")
     calls = _sum_text([summary.tool_calls for summary in summaries])
     parts.append(f"{calls} tool call{'' if calls == '1' else 's'}")
     parts.append(_reward_part(summaries))
@@ -250,11 +255,11 @@ def _pair(pairs: Sequence[tuple[int | None, int | None]]) -> str:
     return f"{_sum_text([pair[0] for pair in pairs])}/{_sum_text([pair[1] for pair in pairs])}"
 
 
-def _sum_text(values: Sequence[int | None]) -> str:
+def _sum_text(values: Sequence[int | None], *, whole: bool = True) -> str:
     known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return UNKNOWN if not known else f"{sum(known):,}+?"
-    return f"{sum(known):,}"
+    if whole and len(known) == len(values):
+        return f"{sum(known):,}"
+    return f"{sum(known):,}+?" if any(known) else UNKNOWN
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

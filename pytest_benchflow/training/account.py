@@ -31,7 +31,10 @@ def token_sums(exchanges: Sequence[Exchange]) -> dict[str, int]:
 
 
 def usage_totals(exchanges: Sequence[Exchange]) -> dict[str, int | None]:
-    """Return the token fields of result.json's agent_result; a field is null when any billed exchange hides it."""
+    """Return the token fields of result.json's agent_result; a field is null when any billed exchange hides it.
+
+    `n_untold` counts the exchanges that may have been billed and of which nobody knows for how many tokens.
+    """
     usages = [exchange.usage for exchange in exchanges if exchange.usage is not None]
     return {
         "n_input_tokens": _sum(usage.input_tokens for usage in usages),
@@ -39,6 +42,10 @@ def usage_totals(exchanges: Sequence[Exchange]) -> dict[str, int | None]:
         "n_cache_read_tokens": _sum_known(usages, "cache_read_tokens"),
         "n_cache_creation_tokens": _sum_known(usages, "cache_creation_tokens"),
         "total_tokens": _sum(usage.billed for usage in usages),
+        "n_untold": sum(
+            exchange.untold is not None or (exchange.usage is not None and exchange.tokens is None)
+            for exchange in exchanges
+        ),
     }
 
 

@@ -65,8 +65,8 @@ class Attempt:
 
     @property
     def tokens(self) -> int | None:
-        """None: a request was cut, and nobody knows what it took; or no model was asked."""
-        if not self.asks or self.open:
+        """None: a request was cut or an answer has no usage, and nobody knows what it took; or no model was asked."""
+        if not self.asks or self.open or len(self.usage) < len(self.answers):
             return None
         return sum(int(each["prompt_tokens"]) + int(each["completion_tokens"]) for each in self.usage)
 
@@ -74,7 +74,7 @@ class Attempt:
     def cost(self) -> float | None:
         if not self.asks:
             return 0.0
-        if self.open:
+        if self.tokens is None:
             return None
         (rate,) = self.config["price"]["usd_per_million_tokens"]
         total = 0.0

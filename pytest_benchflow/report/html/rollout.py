@@ -12,6 +12,7 @@ from pytest_benchflow.records.attempts import attempts_of
 from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.records.rundir import RunDir
+from pytest_benchflow.records.usage import tokens_of
 from pytest_benchflow.records.values import integer, mapping, number, reward_of, sequence
 from pytest_benchflow.report.html.cut import Cut
 from pytest_benchflow.report.html.exchanges import event_facts, exchange_facts
@@ -104,7 +105,8 @@ def _unread(path: Path, cell: Mapping[str, Any], reason: str) -> Told:
 
 
 _EMPTY: dict[str, Any] = dict.fromkeys(
-    ("reward", "steps", "tool_calls", "tokens", "cost", "seconds", "begun", "review", "said"), None
+    ("reward", "steps", "tool_calls", "tokens", "tokens_known", "cost", "seconds", "begun", "review", "said"),
+    None,
 ) | {"errors": 0, "warnings": 0, "calls_model": True, "paid": True, "unread": False}
 
 
@@ -120,7 +122,7 @@ def _entry(
     rollout: Rollout, cell: Mapping[str, Any], review: Review, config: Mapping[str, Any], result: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the rollout's line: the verdict as it was recorded, and the review's own where that is another."""
-    summary, usage = review.summary, mapping(result.get("agent_result"))
+    summary, tokens = review.summary, tokens_of(result)
     agent, model, skills = arm_key(cell or {**config, **result})
     verdict, category = _recorded(result)
     judged = (summary.verdict, summary.category)
@@ -144,8 +146,9 @@ def _entry(
         "tool_calls": integer(result.get("n_tool_calls")),
         "calls_model": summary.calls_model,
         "paid": summary.paid,
-        "tokens": integer(usage.get("total_tokens")),
-        "cost": number(usage.get("cost_usd")),
+        "tokens": tokens.known if tokens.whole else None,
+        "tokens_known": tokens.known,
+        "cost": number(mapping(result.get("agent_result")).get("cost_usd")),
         "seconds": number(mapping(result.get("timing")).get("total")),
         "begun": _text(result.get("started_at") or config.get("started_at")),
         "errors": len(review.report.errors),

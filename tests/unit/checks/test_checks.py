@@ -145,6 +145,11 @@ FAULTS: list[tuple[str, Fault, set[str]]] = [
         {"tokens_add_up"},
     ),
     (
+        "law-3-an-exchange-more-told-no-usage",
+        lambda rundir: edit(rundir.result, lambda value: value["agent_result"].update(n_untold=1)),
+        {"tokens_add_up"},
+    ),
+    (
         "law-3-the-summary-selects-another-sum",
         lambda rundir: edit(rundir.result, lambda value: value["exchanges"].update(selected_tokens=220)),
         {"tokens_add_up"},

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_benchflow.records.job import summarise
 from pytest_benchflow.records.rollout import Rollout
-from tests.unit.rollouts import write_rollout
+from tests.unit.rollouts import Talk, assistant, write_rollout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,3 +49,51 @@ def test_a_killed_or_unreadable_rollout_of_a_paid_model_is_unpriced(tmp_path: Pa
     torn = rollout(tmp_path / "b", 0.1)
     torn.dir.result.write_text("{")
     assert summarise([killed, Rollout(torn.path)])["cost_usd"] == {"total": None, "priced_subtotal": 0.0, "unpriced": 2}
+
+
+ANSWERED = {"tokens": (100, 10)}
+REFUSED = {"status": 400}
+
+
+@pytest.mark.parametrize(
+    ("asked", "tokens"),
+    [
+        ([ANSWERED, ANSWERED], {"total": 220, "subtotal": 220, "unknown": 0}),
+        ([ANSWERED, {"tokens": None}], {"total": None, "subtotal": 110, "unknown": 1}),
+        ([ANSWERED, {"status": 502, "upstream_status": 200}], {"total": None, "subtotal": 110, "unknown": 1}),
+        ([ANSWERED, {"status": 502, "upstream_unanswered": True}], {"total": None, "subtotal": 110, "unknown": 1}),
+        ([ANSWERED, REFUSED], {"total": 110, "subtotal": 110, "unknown": 0}),
+        ([REFUSED], {"total": 0, "subtotal": 0, "unknown": 0}),
+        ([{"tokens": None}], {"total": None, "subtotal": 0, "unknown": 1}),
+    ],
+    ids=["told", "no usage", "broke off", "no answer came", "one refused", "all refused", "nothing told"],
+)
+def test_tokens_have_a_total_only_where_each_exchange_that_was_billed_told_its_own(
+    tmp_path: Path, asked: list[dict[str, Any]], tokens: dict[str, int | None]
+) -> None:
+    talk = Talk()
+    for options in asked:
+        answered = options.get("status", 200) < 400
+        talk.ask(assistant("I look.") if answered else None, used=answered, **options)  # type: ignore[arg-type]
+    write_rollout(tmp_path / "a", talk.records, result_with={"verdict": "pass"})
+    assert summarise([Rollout(tmp_path / "a")])["tokens"] == tokens
+
+
+def test_tokens_of_an_exchange_that_was_not_recorded_are_unknown(tmp_path: Path) -> None:
+    lost = rollout(tmp_path / "a", 0.1, proxy={"received": 4, "recorded": 3})
+    lost.dir.result.write_text(json.dumps({**lost.result, "agent_result": {"total_tokens": 330, "n_untold": 0}}))
+    assert summarise([Rollout(lost.path)])["tokens"] == {"total": None, "subtotal": 330, "unknown": 1}
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "unknown"),
+    [({}, 0), ({"completed": 3, "with_usage": 3}, 0), ({"completed": 3, "with_usage": 2}, 1)],
+)
+def test_records_of_others_are_taken_at_their_total_unless_they_count_answers_without_usage(
+    tmp_path: Path, exchanges: dict[str, int], unknown: int
+) -> None:
+    theirs = rollout(tmp_path / "a", 0.1)
+    told = {**theirs.result, "agent_result": {"total_tokens": 330}, "exchanges": exchanges}
+    theirs.dir.result.write_text(json.dumps(told))
+    total = None if unknown else 330
+    assert summarise([Rollout(theirs.path)])["tokens"] == {"total": total, "subtotal": 330, "unknown": unknown}

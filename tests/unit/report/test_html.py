@@ -160,6 +160,15 @@ def test_what_is_unknown_is_null_and_never_0(tmp_path: Path) -> None:
     assert [entry[key] for key in ("reward", "tokens", "cost", "seconds", "tool_calls")] == [None] * 5
 
 
+def test_tokens_that_are_known_in_part_are_no_total(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.ask(assistant("I look."))
+    talk.ask(assistant("I look again."), tokens=None)
+    job = write_job(tmp_path / "job", [Cell("a", left="unhealthy", reward=None, records=talk.records)])
+    entry = lines(report(job).file)[Cell("a").name]
+    assert (entry["tokens"], entry["tokens_known"]) == (None, 110)
+
+
 def test_exchanges_tell_each_turn_once(tmp_path: Path) -> None:
     records = three_steps()
     records.insert(1, exchange([system(), user()], None, status=503))

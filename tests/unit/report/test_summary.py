@@ -59,6 +59,14 @@ def test_what_is_not_known_is_neither_0_nor_left_out() -> None:
     assert ("benchflow_cost", "unknown") in unknown.properties()
 
 
+def test_tokens_that_are_known_in_part_are_no_total() -> None:
+    part = replace(ONE, tokens_whole=False)
+    assert part.cells()["tokens"] == "227,853+?"
+    assert "455,706+? tokens" in evidence_line([ONE, part])
+    assert ("benchflow_tokens", "unknown") in part.properties()
+    assert replace(part, tokens=0).cells()["tokens"] == "unknown"
+
+
 def test_an_agent_without_a_model_claims_no_tokens() -> None:
     plain = replace(ONE, calls_model=False, tokens=None, effort=None, tool_calls=0, seconds=0.4)
     assert evidence_line([plain]) == "1/1 healthy · 0 tool calls · reward present · 0.4 s"

@@ -74,6 +74,8 @@ function tokenSum(told) {
   return isNumber(sum.total) ? count(sum.total) : isNumber(sum.subtotal) && sum.subtotal > 0 ? `${count(sum.subtotal)}+?` : UNKNOWN;
 }
 
+const tokensOf = (entry) => tokenSum({ total: entry.tokens, subtotal: entry.tokens_known });
+
 const interval = (estimate) => (isNumber(estimate.low) && isNumber(estimate.high) ? `${reward(estimate.low)} – ${reward(estimate.high)}` : isNumber(estimate.mean) ? "one task: no interval" : "");
 
 // The chance for the most trials that is known, with over how many tasks where that is not all.

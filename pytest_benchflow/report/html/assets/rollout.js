@@ -67,7 +67,7 @@ function rolloutHead(entry) {
     fact("Reward", healthy ? reward(entry.reward) : "not counted", !healthy && isNumber(entry.reward) ? `(the verifier gave ${reward(entry.reward)})` : null),
     there && entry.calls_model ? fact("Exchanges that count", count(entry.steps)) : null,
     there ? fact("Tool calls", count(entry.tool_calls)) : null,
-    there && entry.calls_model ? fact("Tokens", count(entry.tokens)) : null,
+    there && entry.calls_model ? fact("Tokens", tokensOf(entry)) : null,
     there && entry.paid ? fact("Cost", money(entry.cost)) : null,
     there ? fact("Time", seconds(entry.seconds)) : null,
     there ? fact("Begun", clock(entry.begun)) : null);

@@ -10,7 +10,7 @@ const COLUMNS = [
   ["reward", "Reward", (entry) => (HEALTHY.has(entry.verdict) ? reward(entry.reward) : "–"), (entry) => (HEALTHY.has(entry.verdict) ? entry.reward : null)],
   ["steps", "Steps", (entry) => (entry.calls_model ? count(entry.steps) : "–"), (entry) => entry.steps],
   ["tool_calls", "Calls", (entry) => (isNumber(entry.data) ? count(entry.tool_calls) : "–"), (entry) => entry.tool_calls],
-  ["tokens", "Tokens", (entry) => (entry.calls_model ? count(entry.tokens) : "–"), (entry) => (entry.calls_model ? entry.tokens : null)],
+  ["tokens", "Tokens", (entry) => (entry.calls_model ? tokensOf(entry) : "–"), (entry) => (entry.calls_model ? entry.tokens : null)],
   ["cost", "Cost", (entry) => (entry.paid ? money(entry.cost) : "–"), (entry) => (entry.paid ? entry.cost : null)],
   ["seconds", "Time", (entry) => (isNumber(entry.data) ? seconds(entry.seconds) : "–"), (entry) => entry.seconds],
 ];

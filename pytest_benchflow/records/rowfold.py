@@ -25,17 +25,23 @@ class RowFolder(Folder):
 
     def __init__(self) -> None:
         super().__init__((_PROMPT, _COMPLETION), _prompted)
+        # How a step's prompt opens, which the row's own one does in another way.
+        self._in_steps: bytes | None = None
 
     def _spans(self, line: Line) -> list[Span]:
+        self._before.pop(_PROMPT, None)
         opening = self._opening(_PROMPT, line, line.start)
         if opening is None:
             return []
         spans = [self._array(_PROMPT, line, opening)]
         region = self._region(line, spans[0].end)
         position = region[1] + 1 if region else spans[0].end
+        if self._in_steps is not None:
+            self._before[_PROMPT] = self._in_steps
         while (opening := self._opening(_PROMPT, line, position)) is not None:
             spans.append(self._array(_PROMPT, line, opening))
             position = spans[-1].end
+        self._in_steps = self._before[_PROMPT]
         if region:
             spans.insert(1, self._completion(line, region))
         return spans

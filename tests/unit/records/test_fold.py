@@ -154,7 +154,8 @@ def test_two_conversations_at_a_time_are_each_shared(tmp_path: Path) -> None:
 def test_the_completion_is_what_the_prompts_came_to_hold(tmp_path: Path) -> None:
     talk = [{"role": "user", "content": f"{number} " * 200} for number in range(6)]
     steps = [{"prompt": [{"role": "system"}, *talk[:size]]} for size in (1, 3, 5)]
-    row = {"prompt": talk[:1], "completion": talk[1:], "info": {}, "trajectory": steps}
+    # Something stands before the row's own prompt, which therefore opens in another way than a step's.
+    row = {"example_id": 0, "prompt": talk[:1], "completion": talk[1:], "info": {}, "trajectory": steps}
     path = write(tmp_path / "rows", [row, row], "spaced")
     read = whole(read_rows(path))[1]
     assert read == row

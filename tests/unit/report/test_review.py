@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,30 @@ def review(rundir: RunDir, *, rebuild: bool = False, expect_commit: str | None =
 
 def errors(found: Review) -> dict[str, str]:
     return {finding.check: finding.message for finding in found.report.errors}
+
+
+def test_the_collector_does_not_walk_what_a_review_read(tmp_path: Path) -> None:
+    rundir = write_rollout(tmp_path)
+    checks = checks_for()
+    review_rollout(rundir.path, checks)
+    walked: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            walked.append(info["generation"])
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(200, *thresholds[1:])
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        found = review_rollout(rundir.path, checks)
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*thresholds)
+    assert found.healthy
+    assert gc.isenabled()
+    assert walked == []
 
 
 def test_a_healthy_rollout_in_json(tmp_path: Path) -> None:

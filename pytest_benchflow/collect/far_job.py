@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import execnet
 
@@ -22,11 +26,11 @@ from pytest_benchflow.rollout.job import adopt_run
 from pytest_benchflow.rollout.ledger import NAME as LEDGER
 from pytest_benchflow.rollout.place import set_aside
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _CHUNK = 1 << 20
 _ANSWER_SEC = 120.0
+# So long a machine may take to let us in and start an interpreter; workers were there before.
+_BEGIN_SEC = 300.0
+_END_SEC = 5.0
 # Where a rollout is put together before it is one of the job's.
 _STAGING = ".arriving"
 
@@ -47,6 +51,7 @@ class FarJob:
         self._root = root
         self._group = execnet.Group()
         self._channel: Any = None
+        self._silent: str | None = None  # what was waited for in vain: not for each rollout again
         self._known: dict[str, dict[str, tuple[int, int]]] = {}  # rollout -> its files as they were when copied
 
     def bring(self, name: str) -> None:
@@ -69,6 +74,7 @@ class FarJob:
 
     def finish(self) -> None:
         """Bring all rollouts and what the job tells of itself; then remove the directory there, if nothing is left."""
+        self._silent = None  # a last try
         try:
             directories, files = self._ask("list")
         except _AbsentError:
@@ -138,19 +144,54 @@ class FarJob:
 
     def _ask(self, *request: Any) -> Any:
         """Return the answer to a request. Raises: RecordError."""
+        if self._silent is not None:
+            raise _AwayError(self._silent)
         try:
             if self._channel is None or self._channel.isclosed():
-                gateway = self._group.makegateway(f"execmodel=thread//{self._spec}")
-                self._channel = gateway.remote_exec(_far_program)
+                self._channel = self._begin().remote_exec(_far_program)
                 self._channel.send(self.far_dir)
             self._channel.send(request)
             done, value = self._channel.receive(_ANSWER_SEC)
-        except (EOFError, OSError, execnet.RemoteError, execnet.TimeoutError, execnet.HostNotFound) as error:
+        except execnet.TimeoutError:
+            self._channel = None
+            self._silent = f"{self.name} has not answered for {_ANSWER_SEC:g} s"
+            raise _AwayError(self._silent) from None
+        except (EOFError, OSError, execnet.RemoteError, execnet.HostNotFound) as error:
             self._channel = None
             raise _AwayError(f"the machine does not answer: {str(error).strip() or type(error).__name__}") from None
         if not done:
             raise (_AbsentError if value == "it is not there" else RecordError)(f"{request[0]} {request[1:2]}: {value}")
         return value
+
+    def _begin(self) -> Any:
+        """Connect, in a thread that can be given up: execnet waits for ever for what is silent. Raises: RecordError."""
+        made: Future[Any] = Future()
+
+        def connect() -> None:
+            try:
+                made.set_result(self._group.makegateway(f"execmodel=thread//{self._spec}"))
+            except BaseException as error:
+                made.set_exception(error)
+
+        thread = Thread(target=connect, name="benchflow-far-begin", daemon=True)
+        thread.start()
+        wait([made], _BEGIN_SEC)
+        if not made.done():
+            _end_children_of(thread)
+            self._silent = (
+                f"{self.name} has been silent for {_BEGIN_SEC:g} s where a connection to it begins; look whether "
+                "ssh reaches it and its Python starts"
+            )
+            raise _AwayError(self._silent)
+        return made.result()
+
+
+def _end_children_of(thread: Thread) -> None:
+    """Kill the processes that a thread has started and waits for, which ends the waiting."""
+    with suppress(OSError):
+        for pid in Path(f"/proc/self/task/{thread.native_id}/children").read_text("ascii").split():
+            os.kill(int(pid), signal.SIGKILL)
+        thread.join(_END_SEC)
 
 
 class _AwayError(RecordError):

@@ -9,6 +9,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.proxy._litellm_google import keep_ids
 from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.values import mapping
 
@@ -93,6 +94,7 @@ def entry(
     arguments = {name: value for name, value in body.items() if name != "model"}
     if dialect == "generateContent":
         google_genai = importlib.import_module("litellm.google_genai")
+        keep_ids(importlib.import_module("litellm.google_genai.adapters.transformation"))
         arguments = {_CONTENT_FIELDS.get(name, name): value for name, value in arguments.items()}
         arguments["config"] = arguments.pop("generationConfig", None) or {}
         return (google_genai.agenerate_content_stream if streamed else google_genai.agenerate_content), arguments

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.proxy import _litellm_calls, _litellm_wire
 from pytest_benchflow.proxy._litellm_frames import CALLS, DATA, LEASES, LOCK, NOTE, READY, frame
+from pytest_benchflow.proxy._litellm_google import in_order_of_calls
 from pytest_benchflow.proxy._litellm_seen import failure, headers_of, no_stream, seen
 from pytest_benchflow.records.jsontext import dumps, loads
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+_OF_GOOGLE = ("gemini/", "vertex_ai/")
 _NO_LIMIT = 10**8  # seconds: LiteLLM takes a number, and without one its own
 
 
@@ -188,6 +190,8 @@ class Translator:
 
     async def _called(self, asked: Mapping[str, Any], body: Mapping[str, Any]) -> Any:
         """Return what LiteLLM answers to a request in its own types."""
+        if asked["model"].startswith(_OF_GOOGLE):
+            body = in_order_of_calls(asked["dialect"], body)
         call, arguments = _litellm_calls.entry(self._litellm, asked["dialect"], body, streamed=asked["streamed"])
         headers = {"extra_headers": asked["headers"]} if asked["headers"] else {}
         return await call(

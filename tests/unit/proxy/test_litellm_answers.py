@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_benchflow.contracts import ModelResponse
+from pytest_benchflow.dialects.generatecontent import dialect as generatecontent
 from pytest_benchflow.errors import ProviderError
 from pytest_benchflow.proxy import _litellm_calls
 from pytest_benchflow.proxy._routed import RoutedUpstream
@@ -200,3 +201,86 @@ def test_what_was_heard_is_looked_through_only_where_an_event_counts_tokens() ->
     assert looked == []
     assert _litellm_calls.true_usage({"usage": {"prompt_tokens": 1}}, heard) == {"usage": {"prompt_tokens": 1}}
     assert looked == [True]
+
+
+def chunk(finish: str | None, *calls: dict[str, Any]) -> bytes:
+    """Return an event of a stream of OpenAI's."""
+    choice = {"index": 0, "delta": {"tool_calls": list(calls)} if calls else {}, "finish_reason": finish}
+    return (
+        b"data: " + json.dumps({"id": "c", "object": "chat.completion.chunk", "choices": [choice]}).encode() + b"\n\n"
+    )
+
+
+BEGUN_CALLS = [
+    {"index": n, "id": f"id-{n}", "type": "function", "function": {"name": "look", "arguments": ""}} for n in (0, 1)
+]
+
+
+def test_calls_without_arguments_and_their_ids_reach_an_agent_that_speaks_googles_format(groq: OpenDoor) -> None:
+    more = {"index": 1, "function": {"arguments": '{"at": "x"}'}}
+    whole = chunk(None, *BEGUN_CALLS) + chunk(None, more) + chunk("tool_calls") + b"data: [DONE]\n\n"
+
+    async def work() -> None:
+        body, path = sent("generateContent", streamed=True)
+        async with groq(Says(200, STREAM, whole)) as agent:
+            assert (await agent.post(body, path)).status == 200
+            (record,) = agent.records()
+        turn = generatecontent.response_turn(record["response"]["body"])
+        assert turn is not None
+        assert {(call.id, call.arguments) for call in turn.tool_calls} == {("id-0", "{}"), ("id-1", '{"at":"x"}')}
+        assert turn.unsupported == ()
+
+    run(work())
+
+
+def test_a_call_whose_arguments_end_in_their_middle_is_not_left_out(groq: OpenDoor) -> None:
+    more = {"index": 0, "function": {"arguments": '{"at'}}
+    broken = chunk(None, BEGUN_CALLS[0]) + chunk(None, more) + chunk("length") + b"data: [DONE]\n\n"
+
+    async def work() -> None:
+        body, path = sent("generateContent", streamed=True)
+        async with groq(Says(200, STREAM, broken)) as agent:
+            answer = await agent.post(body, path)
+            (record,) = agent.records()
+        assert answer.status == 502 or answer.cut
+        assert "the arguments of the call look are no JSON object" in json.dumps(record)
+
+    run(work())
+
+
+def test_ids_of_googles_format_go_to_a_provider_that_needs_them_and_come_back(anthropic: OpenDoor) -> None:
+    blocks = [{"type": "tool_use", "id": f"toolu_{n}", "name": "shell", "input": {"n": n}} for n in (1, 2)]
+    said = {"id": "m", "model": "m", "type": "message", "role": "assistant", "content": blocks}
+    ended = {"stop_reason": "tool_use", "usage": {"input_tokens": 1, "output_tokens": 1}}
+    says = Says(200, JSON, json.dumps({**said, **ended}).encode())
+    calls = [{"functionCall": {"id": each, "name": "shell", "args": {}}} for each in "ab"]
+    results: list[dict[str, Any]] = [
+        {"functionResponse": {"id": each, "name": "shell", "response": {"output": each}}} for each in "ba"
+    ]
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    begun, _ = sent("generateContent", streamed=False)
+    tools = [{"functionDeclarations": [{"name": "shell", "description": "runs", "parameters": schema}]}]
+
+    def asked(*results: Any) -> dict[str, Any]:
+        turns = [{"role": "model", "parts": calls}, {"role": "user", "parts": list(results)}]
+        return {"contents": [*begun["contents"], *turns], "tools": tools}
+
+    async def work() -> None:
+        async with anthropic(says) as agent:
+            first = await agent.post(asked(*results), GEMINI)
+            second = await agent.post(asked(results[0]), GEMINI)
+            del results[0]["functionResponse"]["id"]
+            third = await agent.post(asked(results[0]), GEMINI)
+        assert first.status == 200, first.raw
+        parts = first.json["candidates"][0]["content"]["parts"]
+        found = [part["functionCall"] for part in parts if "functionCall" in part]
+        assert [(call["id"], call["args"]) for call in found] == [("toolu_1", {"n": 1}), ("toolu_2", {"n": 2})]
+        sent_on = [block for message in json.loads(says.requests[0].body)["messages"] for block in message["content"]]
+        told = {block["tool_use_id"]: block["content"] for block in sent_on if block["type"] == "tool_result"}
+        assert told == {each: json.dumps({"output": each}) for each in "ab"}
+        # What a provider makes of a call without a result is its own matter; a guess would be ours.
+        assert (second.status, third.status, len(says.requests)) == (200, 400, 2)
+        assert "fewer results of shell" in third.json["error"]["message"]
+
+    run(work())

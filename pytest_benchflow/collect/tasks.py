@@ -12,6 +12,7 @@ from pytest_benchflow.collect.findings import judge_findings
 from pytest_benchflow.collect.runs import RunDirectory
 from pytest_benchflow.errors import BenchflowError
 from pytest_benchflow.records.rundir import is_run
+from pytest_benchflow.report.text import printable
 from pytest_benchflow.tasks.load import load_task, task_file
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class TaskFile(pytest.File):
             task = load_task(self.path.parent)
             cells = plan(self.selection.settings, task)
         except BenchflowError as error:
-            raise self.CollectError(str(error)) from None
+            raise self.CollectError(printable(error)) from None
         self._warn_of(task)
         checks = all_checks()
         for cell in cells:
@@ -109,7 +110,7 @@ class TaskFile(pytest.File):
         refused = []
         # All workers of xdist must find the same; a warning that is no error is shown by one of them.
         with nullcontext() if self.selection.warns else warnings.catch_warnings(record=True):
-            for text in task.warnings:
+            for text in map(printable, task.warnings):
                 try:
                     self.warn(TaskWarning(text))
                 except TaskWarning:

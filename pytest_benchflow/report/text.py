@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 UNKNOWN = "unknown"
@@ -10,21 +11,30 @@ NONE = "-"
 _KEPT = "\n\t"
 # Control, format (which holds the bidirectional overrides), surrogate and private characters, and line separators.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+# What a CI takes from the output of a job for commands to it: `::name::` where a line begins, `##[name]` anywhere.
+_COMMAND = re.compile(r"^([^\S\n]*):(?=:)|(##\w*)\[", re.MULTILINE)
 
 
 def printable(text: object, *, limit: int | None = None) -> str:
-    """Return text that a terminal shows and does not obey: anything else than plain characters is escaped."""
+    """Return text that a terminal, or the log of a CI job, shows and does not obey.
+
+    Anything else than plain characters is escaped, and one character of what would be a command to the CI.
+    """
     value = str(text)
     if limit is not None and len(value) > limit:
         value = f"{value[:limit]}… ({len(value) - limit:,} characters more)"
-    if value.isascii() and value.isprintable():
-        return value
-    return "".join(c if c in _KEPT or unicodedata.category(c) not in _UNSAFE else _escaped(c) for c in value)
+    if not (value.isascii() and value.isprintable()):
+        value = "".join(c if c in _KEPT or unicodedata.category(c) not in _UNSAFE else _escaped(c) for c in value)
+    return _COMMAND.sub(_disarmed, value) if "::" in value or "##" in value else value
 
 
 def one_line(text: object, *, limit: int | None = None) -> str:
     """Return printable text with its white space folded into single spaces."""
     return printable(" ".join(str(text).split()), limit=limit)
+
+
+def _disarmed(found: re.Match[str]) -> str:
+    return f"{found[1]}\\x3a" if found[2] is None else f"{found[2]}\\x5b"
 
 
 def _escaped(character: str) -> str:

@@ -12,7 +12,7 @@ from tests.unit.rollouts import edit, write_rollout
 if TYPE_CHECKING:
     from tests.plugin.bench import Bench
 
-BROKEN = "#!/bin/sh\nexit 3\n"
+BROKEN = "#!/bin/sh\nprintf 'no\\n::stop-commands::x\\n ::add-mask::y\\n##[add-mask]z\\n' >&2\nexit 3\n"
 # What pytest's own schema of xunit2 allows, by element: attributes and children.
 XUNIT2 = {
     "testsuites": ({"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
@@ -31,6 +31,7 @@ XUNIT2 = {
 def test_a_run_on_github(bench: Bench, monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
     bench.task("fine")
     bench.task("broken|`x`", test=BROKEN)
+    bench.task("::warning::named")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(bench.path / "summary.md"))
     done = bench.run("tasks", "-m", "rollout", "--benchflow-agent=oracle", "-n", workers)
@@ -40,11 +41,13 @@ def test_a_run_on_github(bench: Bench, monkeypatch: pytest.MonkeyPatch, workers:
         "| fine | oracle | solved | 1 |" in text
         and "| broken&#124;&#96;x&#96; | oracle | unhealthy (verifier) | - |" in text
     )
-    commands = [line for line in done.outlines if line.startswith("::")]
-    assert any(
-        line.startswith("::error file=tasks/broken|`x`/task.toml,title=broken|`x` · oracle · ") for line in commands
-    )
+    # Where a line begins, white space before it left out, as the runner does.
+    commands = [line for line in done.outlines if line.lstrip().startswith("::")]
+    ours = "::error file=tasks/broken|`x`/task.toml,title=broken|`x` · oracle · "
+    assert commands and all(line.startswith(ours) for line in commands)
     assert len(commands) == len(set(commands))
+    assert all(word in done.stdout.str() for word in ("stop-commands", "add-mask]z", ":warning::named"))
+    assert "##[" not in done.stdout.str()
 
 
 def test_nothing_is_told_elsewhere(bench: Bench) -> None:

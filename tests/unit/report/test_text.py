@@ -19,9 +19,14 @@ from pytest_benchflow.report.text import cost_text, one_line, printable, reward_
         ("lone \ud800", "lone \\ud800"),
         ("carriage\rreturn", "carriage\\x0dreturn"),
         ("two\nlines", "two\nlines"),
+        ("::stop-commands::x", "\\x3a:stop-commands::x"),
+        ("said:\n \u3000::error::x\n\n::y", "said:\n \u3000\\x3a:error::x\n\n\\x3a:y"),
+        ("a ##[add-mask]b ##vso[task.x]c", "a ##\\x5badd-mask]b ##vso\\x5btask.x]c"),
+        ("std::move(x) is # no [command] ## here", "std::move(x) is # no [command] ## here"),
     ],
-    ids=["ascii", "unicode", "escape", "c1", "bidi", "bell", "surrogate", "return", "newline"],
-)
+    ids=["ascii", "unicode", "escape", "c1", "bidi", "bell", "surrogate", "return", "newline",
+         "command", "later-commands", "old-commands", "no-command"],
+)  # fmt: skip
 def test_nothing_commands_the_terminal(text: str, shown: str) -> None:
     assert printable(text) == shown
 

@@ -46,7 +46,7 @@ def task_names(selection: Selection) -> dict[str, None]:
     from pytest_benchflow.rollout.plan import names_of
 
     known: dict[str, None] = {}
-    for path in _tasks(selection):
+    for path in asked_tasks(selection):
         try:
             known.update(dict.fromkeys(names_of(load_task(path))))
         except BenchflowError:
@@ -113,7 +113,8 @@ def _shown(arguments: Sequence[str]) -> list[str]:
     return shown
 
 
-def _tasks(selection: Selection) -> Iterable[Path]:
+def asked_tasks(selection: Selection) -> Iterable[Path]:
+    """Yield the directories of the tasks that a session is asked for."""
     for directory in selection.named or selection.listed:
         place = next((path for path in (directory, *directory.parents) if is_task(path)), None)
         if place is not None:

@@ -250,13 +250,10 @@ def check_values(selection: Selection, config: pytest.Config) -> None:
 
         check_canaries(selection, config)
     matrix = matrix_of(config)
-    if matrix is not None and matrix.names_tasks and selection.in_use and not _has_other_paths(matrix, config):
-        from pytest_benchflow.collect.canary import task_names
+    if matrix is not None and selection.in_use and not config.option.pyargs:
+        from pytest_benchflow.collect.matrix_cells import check_cells
 
-        try:
-            matrix.check_tasks(task_names(selection))
-        except UsageError as error:
-            raise pytest.UsageError(printable(error)) from None
+        check_cells(selection, matrix, whole=not _has_other_paths(matrix, config))
 
 
 def register(kind: str, offers: Iterable[Mapping[str, Any]]) -> None:

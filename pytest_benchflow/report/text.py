@@ -49,6 +49,11 @@ def reward_text(reward: float | None) -> str:
     return UNKNOWN if reward is None else f"{reward:.3f}".rstrip("0").rstrip(".")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things by their name, such as "1 file" or "2 files"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def count_text(count: int | None) -> str:
     """Return a count with separated thousands."""
     return UNKNOWN if count is None else f"{count:,}"

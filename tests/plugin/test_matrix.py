@@ -101,11 +101,23 @@ def test_a_cell_that_is_asked_for_twice_alike_is_one_and_otherwise_refused(two: 
     two.write(two.path, {"benchflow.toml": twice})
     assert cells(two, "tasks/alpha", NAMED) == ["alpha[nop-none-default-1]", "alpha[nop-none-default-2]"]
     two.write(two.path, {"benchflow.toml": f"{twice}agent-timeout = 5\n"})
-    done = two.look("tasks/alpha", "--collect-only", NAMED)
-    text = " ".join(done.outlines)
-    assert done.ret == 2
-    assert "nop-none-default-1 of the task alpha is asked for twice, with agent_timeout None and 5.0" in text
-    assert "Traceback" not in text
+    # Once, however many tasks it is so for.
+    two.refused(
+        "tasks",
+        NAMED,
+        says="nop-none-default-1 of the task alpha is asked for twice, with agent_timeout None and 5.0",
+    )
+    both = '[[include]]\nagent = "baseline"\nreasoning-effort = "{}"\n'
+    two.write(two.path, {"benchflow.toml": both.format("low") + both.format("high")})
+    two.refused("tasks", NAMED, says="is asked for twice, with reasoning_effort 'low' and 'high'")
+
+
+def test_excludes_that_leave_nothing_are_refused_with_what_they_leave_out(two: Bench) -> None:
+    two.write(two.path, {"benchflow.toml": 'agents = ["nop"]\ntrials = 2\n[[exclude]]\nagent = "n*"\n'})
+    two.refused("tasks", NAMED, says="benchflow.toml: [[exclude]] leaves nothing to run of 4 cells of 2 tasks; narrow")
+    two.write(two.path, {"benchflow.toml": 'agents = ["nop"]\n[[exclude]]\ntask = "beta"\n'})
+    two.refused("tasks/beta", NAMED, says="[[exclude]] leaves nothing to run of 1 cell of 1 task; narrow")
+    assert cells(two, "tasks", NAMED) == ["alpha[nop-none-default-1]"]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def annotation_lines(told: Sequence[Told]) -> Iterator[str]:
             continue
         shown[kind] += 1
         names = (first.summary.task, first.summary.agent, str(finding.get("check")))
-        more = f" (and in {count - 1} more rollouts)" if count > 1 else ""
+        more = f" (and in {count - 1} more rollout{'s' if count > 2 else ''})" if count > 1 else ""
         yield command(
             _KINDS[kind],
             one_line(finding.get("message"), limit=_MESSAGE) + more,

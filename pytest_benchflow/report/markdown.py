@@ -43,6 +43,9 @@ def escaped(text: object, *, limit: int | None = None) -> str:
 
 def _reference(found: re.Match[str]) -> str:
     character = found.group()
+    if character == "@":
+        # GitHub makes links of addresses and mentions after it has read references; not across a comment.
+        return "&#64;<!-- -->"
     return f"&#{ord(character)};" if character.isascii() else character
 
 
@@ -100,7 +103,7 @@ class _Bounded:
         """Add rows, the head first, as far as there is room; what follows is counted."""
         for number, row in enumerate(rows):
             if not self.add(row):
-                self._lines += ["", f"{len(rows) - max(1, number):,} more {what} have no room here."]
+                self._lines += ["", f"More {what}, which have no room here: {len(rows) - max(1, number):,}."]
                 self._left = 0
                 return
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HOSTILE = (
     "</td></tr></table><script>alert(1)</script> | a\n\n# head\n- x\n```\ncode `tick` **bold** _em_ "
-    "[x](http://evil.invalid) ![i](x) <http://evil.invalid> www.evil.invalid @user ~~s~~ $x$ &lt; \\| "
+    "[x](http://evil.invalid) ![i](x) <http://evil.invalid> www.evil.invalid a@evil.invalid @user ~~s~~ $x$ &lt; \\| "
     "%0A::error::x\r\u2028 ::set-output name=x::y"
 )
 ROOM = 1 << 20
@@ -86,6 +86,8 @@ def test_nothing_of_others_is_markup() -> None:
     )
     assert len(cells(text)) == 4 and all(len(row) == len(cells(text)[0]) for row in cells(text)[:2])
     assert "www.evil" not in text and "http:" not in text and "@" not in text
+    # GitHub links addresses and mentions in what was read, where a reference is its character again.
+    assert re.findall(r"@(?!<!-- -->)", unescape(text)) == [] and "a@<!-- -->evil.invalid" in unescape(text)
     shown = cells(text)[1][1]
     assert "<script>alert(1)</script> | a # head - x ``` code `tick` **bold** _em_" in shown, "and it reads as it was"
 
@@ -98,7 +100,7 @@ def test_the_summary_stays_below_its_limit_and_counts_the_rest() -> None:
     text = document(told, 50_000)
     assert len(text.encode()) <= 50_000
     shown = len(re.findall(r"^\| task-", text, re.MULTILINE))
-    assert 100 < shown < 3000 and f"{3000 - shown:,} more rollouts have no room here." in text
+    assert 100 < shown < 3000 and f"More rollouts, which have no room here: {3000 - shown:,}." in text
     assert document(told, 100) == ""
 
 
@@ -145,7 +147,7 @@ def test_annotations_name_file_title_and_finding() -> None:
     ]
     assert list(annotation_lines(told)) == [
         "::error file=tasks/c/task.toml,title=org/c · baseline · no_infrastructure_error::"
-        "it was lost (and in 1 more rollouts)",
+        "it was lost (and in 1 more rollout)",
         "::warning file=tasks/c/task.toml,title=org/c · baseline · cost_known::odd",
     ]
 

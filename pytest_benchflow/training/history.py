@@ -9,13 +9,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.training.tree import ROOT, TurnTree
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_benchflow.contracts import Dialect, Turn
-    from pytest_benchflow.training.tree import TurnTree
 
-ROOT = 0
 # Conversations that go on at the same time, such as an agent's and its sub-agents'.
 _TIPS = 6
 

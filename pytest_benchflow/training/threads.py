@@ -16,8 +16,8 @@ from pytest_benchflow.dialects._match import recorded_dialect
 from pytest_benchflow.records.jsontext import loads
 from pytest_benchflow.records.trajectory import Torn
 from pytest_benchflow.records.values import integer, mapping
-from pytest_benchflow.training.history import ROOT, Histories, shared_ids
-from pytest_benchflow.training.tree import NO_TOOLS, Offer, TurnTree
+from pytest_benchflow.training.history import Histories, shared_ids
+from pytest_benchflow.training.tree import NO_TOOLS, ROOT, Offer, TurnTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.contracts import ToolCall, Turn
-from pytest_benchflow.training.history import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pytest_benchflow.contracts import Dialect
+
+# The node of the empty history.
+ROOT = 0
 
 
 def tool_name(tool: dict[str, Any]) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import unquote_plus
 
 from pytest_benchflow.records.jsontext import loads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _MODEL_IN_BODY = re.compile(rb'"model"\s*:\s*("(?:[^"\\]|\\.)*")')
+# Numbers stay texts: only where they end is asked.
+_VALUES = json.JSONDecoder(parse_int=str, parse_float=str)
+_BETWEEN = re.compile(r"[ \t\r\n,:]*")
 _MODEL_IN_PATH = re.compile(r"/([^/:?]+)(?=:\w+(?:\?|\Z))")
 
 # Knobs by which a client of a LiteLLM-like server redirects a call, multiplies it or fakes its answer.
@@ -109,11 +113,9 @@ def answer_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def query(text: str) -> tuple[str, list[str]]:
     """Return a query string without controls and credentials, untouched when it has none, and their names."""
-    pairs = parse_qsl(text, keep_blank_values=True)
-    dropped = [name for name, _ in pairs if is_control(name) or name.lower() in _QUERY_CREDENTIALS]
-    if not dropped:
-        return text, []
-    return urlencode([pair for pair in pairs if pair[0] not in dropped]), dropped
+    named = [(unquote_plus(pair.partition("=")[0]), pair) for pair in text.split("&")]
+    dropped = [name for name, _ in named if is_control(name) or name.lower() in _QUERY_CREDENTIALS]
+    return "&".join(pair for name, pair in named if name not in dropped), dropped
 
 
 def path_model(path: str) -> str | None:
@@ -144,9 +146,51 @@ def with_model(raw: bytes, body: Mapping[str, Any], model: str) -> bytes:
 
 
 def edit(raw: bytes, *, drop: Iterable[str] = (), replace: Mapping[str, Any] | None = None) -> bytes:
-    """Return a JSON object with top-level keys taken out or replaced; numbers keep their precision."""
-    body = json.loads(raw)
-    for name in drop:
-        body.pop(name, None)
-    body.update(replace or {})
-    return json.dumps(body, separators=(",", ":")).encode()
+    """Return a JSON object with top-level members taken out or given another value, every other byte as it was."""
+    dropped, news = frozenset(drop), dict(replace or {})
+    text = raw.decode()
+    members = list(_members(text))
+    parts = [text[: members[0].start if members else text.index("{") + 1]]
+    kept = 0
+    for before, member in zip((None, *members), members, strict=False):
+        if member.name in dropped:
+            continue
+        if kept and before is not None:
+            parts.append(text[before.end : member.start])
+        kept += 1
+        if member.name in news:
+            parts += [text[member.start : member.value], json.dumps(news[member.name])]
+        else:
+            parts.append(text[member.start : member.end])
+    for name in news.keys() - {member.name for member in members}:
+        parts.append(f"{',' if kept else ''}{json.dumps(name)}:{json.dumps(news[name])}")
+        kept += 1
+    parts.append(text[members[-1].end if members else len(parts[0]) :])
+    return "".join(parts).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A member of an object: its name, and where its text, and in that its value, begins and ends."""
+
+    name: str
+    start: int
+    value: int
+    end: int
+
+
+def _members(text: str) -> Iterator[_Member]:
+    """Yield the members of a JSON object that is known to be one."""
+    place = _skipped(text, text.index("{") + 1)
+    while text[place] == '"':
+        name, end = _VALUES.raw_decode(text, place)
+        value = _skipped(text, end)
+        _, end = _VALUES.raw_decode(text, value)
+        yield _Member(name, place, value, end)
+        place = _skipped(text, end)
+
+
+def _skipped(text: str, place: int) -> int:
+    """Return where something begins after white space and the signs between members."""
+    found = _BETWEEN.match(text, place)
+    return found.end() if found else place

@@ -168,7 +168,7 @@ def test_controls_are_stripped_from_headers_query_and_body(tmp_path: Path) -> No
             path = CHAT + "?api_base=http://evil&keep=%20a&key=k"
             assert (await agent.post(body, path, headers=headers)).status == 200
             assert json.loads(sent(upstream).body) == asking("x", temperature=0.1)
-            assert sent(upstream).path == CHAT + "?keep=+a"
+            assert sent(upstream).path == CHAT + "?keep=%20a"
             kept = {name.lower() for name in sent(upstream).headers}
             assert "anthropic-version" in kept
             assert not kept & {"x-litellm-timeout", "num-retries", "authorization", "x-api-key", "host"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -35,6 +36,23 @@ def _entries(place: str) -> list[tuple[str, os.DirEntry[str]]]:
             return [(entry.name, entry) for entry in entries]
     except OSError:
         return []
+
+
+def open_plain(path: Path, flags: int, mode: int = 0o644) -> int:
+    """Open a file to write to, never through a link; the descriptor is not inherited. Raises: OSError."""
+    found = 0
+    try:
+        # A pipe that nobody reads would hold the process up.
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise
+    else:
+        found = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(found):
+            return descriptor
+        os.close(descriptor)
+    raise OSError(errno.ELOOP, f"{path} is no plain file, and nothing is written to or through it; remove it")
 
 
 def write_whole(path: Path, pieces: Iterable[bytes]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from pytest_benchflow.errors import RecordError
-from pytest_benchflow.records.files import write_whole
+from pytest_benchflow.records.files import open_plain, write_whole
 from pytest_benchflow.records.jsontext import dumps, loads, strict
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """An append-only JSONL file: each record reaches the kernel whole before `append` returns.
+    """An append-only JSONL file, never behind a link: each record reaches the kernel whole before `append` returns.
 
     `prepare` sees every record before it is written (redaction, a phase, a time).
     """
@@ -48,7 +48,7 @@ class Journal:
     def _opened(self) -> int:
         if self._fd is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._fd = open_plain(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         return self._fd
 
     def empty(self) -> None:

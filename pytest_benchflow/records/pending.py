@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.records.files import open_plain
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -64,7 +66,7 @@ class Pending:
     def _opened(self) -> int:
         if self._fd is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = open_plain(self.path, os.O_WRONLY | os.O_CREAT)
             self._end = self._size = os.fstat(self._fd).st_size
             self._starts.clear()
         return self._fd

@@ -6,6 +6,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Any
 
+from pytest_benchflow.records.files import open_plain
 from pytest_benchflow.records.journal import Journal, read_lines
 from pytest_benchflow.records.jsontext import loads
 from pytest_benchflow.records.pending import VOID
@@ -20,9 +21,12 @@ def recover_pending(rundir: RunDir) -> int:
     """Record every request that was begun and never ended, and return how many; a second call finds none.
 
     A torn last line of either file is moved into a file of the same name with `.torn` added. Call it only when no
-    process works on the rollout any more.
+    process works on the rollout any more. Nothing is done behind a link or with what is no plain file.
     """
-    if not rundir.llm_pending.exists():
+    files = (rundir.llm_pending, rundir.llm)
+    if not rundir.llm_pending.exists() or rundir.llm.parent.is_symlink():
+        return 0
+    if any(path.is_symlink() or (path.exists() and not path.is_file()) for path in files):
         return 0
     _set_torn_line_aside(rundir.llm_pending)
     begun = [record for record in map(_record, read_lines(rundir.llm_pending)) if record is not None]
@@ -66,7 +70,7 @@ def _request_id(record: dict[str, Any]) -> Any:
 
 def _set_torn_line_aside(path: Path) -> None:
     """Move a last line that has no newline or is no JSON out of `path`."""
-    with path.open("r+b") as file:
+    with os.fdopen(open_plain(path, os.O_RDWR), "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         if not size:
             return
@@ -76,7 +80,8 @@ def _set_torn_line_aside(path: Path) -> None:
         if last.startswith(VOID):
             return
         if _record((0, last)) is None:
-            with path.with_name(path.name + ".torn").open("ab") as torn:
+            aside = open_plain(path.with_name(f"{path.name}.torn"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(aside, "ab") as torn:
                 torn.write(last.removesuffix(b"\n") + b"\n")
             file.truncate(start)
         elif not last.endswith(b"\n"):

@@ -15,6 +15,7 @@ from pytest_benchflow.records.audit import read_audit
 from pytest_benchflow.records.journal import read_json, write_json
 from pytest_benchflow.records.rollout import Rollout
 from pytest_benchflow.rollout.cell import task_of
+from pytest_benchflow.rollout.place import open_lock_file
 from pytest_benchflow.tasks.load import task_digest
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Canaries:
         if not self._asked or not self._job_dir.is_dir() or name not in {canary.name for canary in self._canaries()}:
             yield
             return
-        with self._lock_of(name).open("a") as file:
+        with open_lock_file(self._lock_of(name)) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             yield
 
@@ -223,7 +224,7 @@ def fault_of(outcome: Rollout | BenchflowError, *, audited: bool) -> str | None:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with path.open("a") as file:
+        with open_lock_file(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

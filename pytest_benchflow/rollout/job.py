@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.coverage import CELLS, runs_of
+from pytest_benchflow.records.files import strange_files
 from pytest_benchflow.records.job import is_ours, write_job_files
 from pytest_benchflow.records.journal import Journal, read_json, write_json
 from pytest_benchflow.records.recover import recover_pending
@@ -191,6 +192,8 @@ def complete_lost(rundir: RunDir) -> bool:
 
 def _recover(rundir: RunDir, session_id: str | None, *, lost: bool = False) -> bool:
     """Record the open exchanges of a killed rollout and give it a result; False when there was nothing to do."""
+    if strange_files(rundir):
+        return False  # written to by nobody, and the checks tell why
     recover_pending(rundir)
     try:
         config = read_json(rundir.config)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pytest_benchflow.errors import ProviderError, RejectedKeyError
+from pytest_benchflow.records.files import open_plain
 from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.values import mapping
 from pytest_benchflow.rollout.place import take_lock
@@ -33,7 +35,7 @@ class Keys:
         if route is None or route.way is None or route.way.key_source is None:
             return
         way = route.way
-        with self._path.open("a+b") as file:
+        with self._open() as file:
             await take_lock(file)
             known = self._known(file)
             name = f"{way.key_source} {next(iter(way.natives.values()), way.litellm_model.partition('/')[0])}"
@@ -74,12 +76,15 @@ class Keys:
     def reject(self, source: str, said: str | None) -> None:
         """Note that a provider rejected a key in the middle of a session; None: a doubt, so that it is tried again."""
         line = [f"{source} in doubt", "a request was forbidden"] if said is None else [source, said]
-        with suppress(OSError), self._path.open("ab") as file:
+        with suppress(OSError), self._open() as file:
             file.write(dumps(line) + b"\n")
 
     def forget(self) -> None:
         """Remove the file, when the session is over."""
         self._path.unlink(missing_ok=True)
+
+    def _open(self) -> IO[bytes]:
+        return os.fdopen(open_plain(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "a+b")
 
     def _known(self, file: IO[bytes]) -> dict[str, str | None]:
         file.seek(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from pytest_benchflow.checks._catalogue import skill_facts
 from pytest_benchflow.checks._check import run_checks
 from pytest_benchflow.checks.execution import TIMEOUT_CATEGORIES
 from pytest_benchflow.checks.verdict import verdict_of
-from pytest_benchflow.records.files import write_whole
+from pytest_benchflow.records.files import open_plain, write_whole
 from pytest_benchflow.records.journal import write_json
 from pytest_benchflow.records.jsontext import dumps
 from pytest_benchflow.records.rollout import Rollout
@@ -42,7 +43,7 @@ def complete(rundir: RunDir, result: dict[str, Any], config: Mapping[str, Any]) 
     """Add to `result` what follows from the records on disk, and write row, timing and result.json."""
     write_json(rundir.timing, result["timing"])
     for path in (rundir.llm, rundir.acp):
-        path.touch()
+        os.close(open_plain(path, os.O_WRONLY | os.O_CREAT))
     if not rundir.prompts.exists():
         write_json(rundir.prompts, [])
     try:

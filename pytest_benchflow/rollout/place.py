@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import socket
-import stat
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_benchflow.checks._check import plain
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.attempts import is_number
+from pytest_benchflow.records.files import open_plain
 from pytest_benchflow.records.jsontext import dumps, loads
 from pytest_benchflow.records.recover import recover_pending
 from pytest_benchflow.records.rundir import RunDir, new_job_name
@@ -59,16 +59,12 @@ def open_lock_file(path: Path) -> IO[str]:
 
     Raises: UsageError when it is no plain file, OSError.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o666)
+        descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.EISDIR):
+        if error.errno != errno.ELOOP:
             raise
         raise UsageError(f"{path} is no plain file, which a lock is; remove it") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UsageError(f"{path} is no plain file, which a lock is; remove it")
     return os.fdopen(descriptor, "a+", encoding="utf-8", errors="replace")
 
 
@@ -146,9 +142,12 @@ def set_aside(rundir: RunDir) -> None:
     """Move what an earlier attempt left into attempts/<k>/: nothing captured is ever overwritten.
 
     Model calls that it left open are recorded first. After a kill in the middle a second call goes on where the first
-    one was, so that an attempt stays whole.
+    one was, so that an attempt stays whole. Raises: UsageError where attempts would go through a link.
     """
     moving = rundir.attempts / _MOVING
+    for path in (rundir.attempts, moving):
+        if path.is_symlink():
+            raise UsageError(f"{path} is a link, and nothing is moved through one; remove it")
     if not moving.is_dir():
         if not _holds_files(rundir):
             return

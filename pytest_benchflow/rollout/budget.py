@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_benchflow.errors import OverBudgetError, RecordError, UnpricedError, UsageError
 from pytest_benchflow.pricing import Price
 from pytest_benchflow.records.attempts import attempts_of
+from pytest_benchflow.records.coverage import runs_of
 from pytest_benchflow.records.job import rollouts_of
+from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.records.values import integer, mapping, number
 from pytest_benchflow.training.account import costs
 from pytest_benchflow.training.threads import classify_line
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.rollout import Rollout
     from pytest_benchflow.rollout.cell import Cell
+
+
+# File systems tell times that are that much older than the clock's at most.
+_COARSE_SEC = 1.0
 
 
 class _Spent(NamedTuple):
@@ -34,7 +41,7 @@ class _UnderWay:
     def __init__(self) -> None:
         self._read = 0  # bytes of the log
         self._lines = 0
-        self._spent = _Spent(0.0)
+        self.spent = _Spent(0.0)  # as it was seen last
 
     def look(self, log: Path, price: Price) -> _Spent:
         """Return what the exchanges recorded so far cost. Raises: OSError."""
@@ -47,14 +54,14 @@ class _UnderWay:
                 exchanges.append(classify_line(self._lines, line))
                 self._read += len(line)
                 self._lines += 1
-        told, before = costs(exchanges, price), self._spent
-        self._spent = _Spent(
+        told, before = costs(exchanges, price), self.spent
+        self.spent = _Spent(
             before.known + told["known_usd"],
             max(before.dearest or 0.0, told["dearest_usd"] or 0.0) or None,
             before.unknown + told["n_unpriced"],
             before.blind or told["unpriced"],
         )
-        return self._spent
+        return self.spent
 
 
 class Budget:
@@ -72,6 +79,7 @@ class Budget:
         self._finished: dict[tuple[str, int], _Spent] = {}
         # By name and start, which stay when an attempt moves.
         self._under_way: dict[tuple[Any, Any], _UnderWay] = {}
+        self._began: float | None = None  # when the session did, in seconds since the epoch, once it is known
 
     def check(self, cell: Cell) -> None:
         """Raise OverBudgetError when no further rollout may start, UsageError for a model whose price is unknown."""
@@ -116,15 +124,37 @@ class Budget:
     def _so_far(self, attempt: Rollout) -> _Spent | None:
         """Return what an attempt of this session without a verdict has cost, None for any other."""
         try:
-            if attempt.config.get("session_id") != self._session_id or attempt.config.get("price") is None:
-                return None
-            begun = attempt.config.get("rollout_name"), attempt.config.get("started_at")
-            known = self._under_way.setdefault(begun, _UnderWay())
-            return known.look(attempt.dir.llm, Price.of_json(attempt.config["price"]))
+            config = attempt.config
+        except RecordError as error:
+            return self._unread(attempt, error)
+        if config.get("session_id") != self._session_id or config.get("price") is None:
+            return None
+        known = self._under_way.setdefault((config.get("rollout_name"), config.get("started_at")), _UnderWay())
+        try:
+            return known.look(attempt.dir.llm, Price.of_json(config["price"]))
         except UnpricedError as error:
             return _Spent(0.0, blind=str(error))
-        except (RecordError, OSError):
-            return None  # nothing is recorded yet
+        except FileNotFoundError:
+            return known.spent  # nothing is recorded yet, or it has just been moved
+        except OSError as error:
+            return _Spent(0.0, blind=f"{attempt.dir.llm.name} cannot be read ({error.strerror})")
+
+    def _unread(self, attempt: Rollout, error: RecordError) -> _Spent | None:
+        """Return that nobody knows what an attempt has cost; None where it has not begun, or was before this session.
+
+        Of which session it is cannot be read; what was written since this one began counts as its own.
+        """
+        try:
+            written = attempt.dir.config.lstat().st_mtime
+        except FileNotFoundError:
+            return None
+        if self._began is None:
+            self._began = _began(self._job_dir, self._session_id)
+        if self._began is not None and written < self._began - _COARSE_SEC:
+            return None
+        return _Spent(
+            0.0, blind=f"{error}; put it right, or pass another --benchflow-job-name and what is left of the limit"
+        )
 
     def _spent(self, rollout: Rollout) -> _Spent | None:
         """Return what a finished rollout of this session has cost, None for any other."""
@@ -141,6 +171,16 @@ class Budget:
         if known is None or unknown is None or (unknown and dearest is None):
             return _Spent(known or 0.0, blind=str(cost.get("unpriced") or "it was not added up"))
         return _Spent(known, dearest, unknown)
+
+
+def _began(job_dir: Path, session_id: str) -> float | None:
+    """Return when a session began, in seconds since the epoch; None where its job does not say."""
+    try:
+        runs = runs_of(read_json(job_dir / "job.json"))
+        started = next(run.get("started_at") for run in runs if run.get("session_id") == session_id)
+        return datetime.fromisoformat(str(started)).timestamp()
+    except (RecordError, StopIteration, ValueError):
+        return None
 
 
 def _written(attempt: Rollout) -> int:

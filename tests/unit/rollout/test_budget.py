@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -86,3 +88,31 @@ def test_an_unknown_exchange_counts_as_the_dearest_of_the_session(tmp_path: Path
     budget(tmp_path, 2.5 * ONE).check(CELL)
     with pytest.raises(OverBudgetError, match=rf"has spent \${2 * ONE:.4f} \(1 of unknown cost"):
         budget(tmp_path, 1.5 * ONE).check(CELL)
+
+
+def test_a_rollout_that_cannot_be_read_is_of_unknown_cost_unless_it_is_older_than_the_session(tmp_path: Path) -> None:
+    rundir = begun(tmp_path, "one", answered())
+    rundir.config.write_text('{"session_id": ')
+    with pytest.raises(OverBudgetError, match=r"cannot hold, for what one cost is not known: .*config.json: not JSON"):
+        budget(tmp_path, 1.0).check(CELL)
+    began = datetime.now(UTC)
+    runs = {"session_id": SESSION, "started_at": began.isoformat().replace("+00:00", "Z"), "further_runs": []}
+    (tmp_path / "job.json").write_text(json.dumps(runs))
+    with pytest.raises(OverBudgetError, match="what one cost is not known"):
+        budget(tmp_path, 1.0).check(CELL)
+    before = began.timestamp() - 60
+    os.utime(rundir.config, (before, before))
+    budget(tmp_path, 1.0).check(CELL)
+
+
+def test_what_was_seen_of_a_log_counts_also_where_it_is_gone(tmp_path: Path) -> None:
+    rundir = begun(tmp_path, "one", answered(), answered())
+    limited = budget(tmp_path, 2.5 * ONE)
+    limited.check(CELL)
+    rundir.llm.unlink()
+    begun(tmp_path, "two", answered())
+    with pytest.raises(OverBudgetError, match=rf"has spent \${3 * ONE:.4f}, and"):
+        limited.check(CELL)
+    rundir.llm.mkdir()
+    with pytest.raises(OverBudgetError, match=r"what one cost is not known: llm_trajectory.jsonl cannot be read"):
+        limited.check(CELL)

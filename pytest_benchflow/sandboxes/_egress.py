@@ -387,9 +387,8 @@ async def _carry_body(source: asyncio.StreamReader, target: asyncio.StreamWriter
             await _carry_bytes(source, target, size)
             await _end_of_chunk(source)
             target.write(b"\r\n")
-        while await source.readuntil(b"\r\n") != b"\r\n":
-            pass  # what follows the body, as "trailer" does not go on either
-    except (ValueError, EOFError, asyncio.LimitOverrunError):
+        await _skip_trailer(source)
+    except (ValueError, EOFError, TimeoutError, asyncio.LimitOverrunError):
         target.transport.abort()  # the other side must not take a part for the whole
         return
     target.write(b"0\r\n\r\n")
@@ -402,6 +401,16 @@ async def _chunk_size(source: asyncio.StreamReader) -> int:
     if found is None:
         raise ValueError
     return int(found[1], 16)
+
+
+async def _skip_trailer(source: asyncio.StreamReader) -> None:
+    """Read what follows a body, which goes on no more than "trailer" does. Raises: ValueError for more than a head."""
+    left = _MAX_HEAD
+    async with asyncio.timeout(_HEAD_SEC):
+        while (line := await source.readuntil(b"\r\n")) != b"\r\n":
+            left -= len(line)
+            if left < 0:
+                raise ValueError
 
 
 async def _end_of_chunk(source: asyncio.StreamReader) -> None:

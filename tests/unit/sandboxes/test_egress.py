@@ -180,6 +180,8 @@ CHUNKS = {
     "a-line-within-a-line": (b"0;\nGET http://other.test/ HTTP/1.1\r\n\r\n", b""),
     "more-than-was-said": (b"3\r\nabcdef\r\n0\r\n\r\n", b"3\r\nabc"),
     "nothing-more": (b"3\r\nab", b"3\r\nab"),
+    "a-long-trailer": (b"3\r\nabc\r\n0\r\n" + b"x: y\r\n" * 10_000 + b"\r\n", b"3\r\nabc\r\n0\r\n\r\n"),
+    "a-trailer-without-end": (b"3\r\nabc\r\n0\r\n" + b"x: y\r\n" * 12_000 + b"\r\n", b"3\r\nabc\r\n"),
 }
 
 

@@ -28,6 +28,9 @@ PARITIES = ("bytes", "behaviour")
 PROGRESSES = ("off", "plain", "live")
 # What agents call the reasoning effort: where it is set, it means the option.
 EFFORT_VARIABLE = "LLM_REASONING_EFFORT"
+# What the wire formats know, the least first; and words that leave it to the provider.
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+OPEN_EFFORTS = ("default", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,13 @@ OPTIONS: tuple[Option, ...] = (
         "variable for the agent: KEY=VALUE, or KEY to pass the host's value",
         metavar="KEY[=VALUE]",
     ),
-    Option("reasoning-effort", "str", None, "reasoning effort that agents ask their model for", metavar="LEVEL"),
+    Option(
+        "reasoning-effort",
+        "str",
+        None,
+        f"reasoning effort that agents ask their model for: {', '.join(EFFORTS)}, or what an agent's manifest names",
+        metavar="LEVEL",
+    ),
     Option(
         "price",
         "list",

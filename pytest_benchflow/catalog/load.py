@@ -60,7 +60,7 @@ class HostTable:
     python: str | None = None  # an interpreter the agent needs, as "3.12"; found on the host and mounted
     start_timeout: float = 180.0
     terminal_tools: tuple[str, ...] = ()  # tools that end the work: nobody waits for their result
-    efforts: tuple[str, ...] = ()  # the reasoning efforts that it can ask its model for; empty: any
+    efforts: tuple[str, ...] = ()  # the reasoning efforts that it can ask its model for; empty: all known ones
     mcp_servers: bool = True  # whether the agent makes use of the tool servers that the protocol tells it of
     mcp_environment: bool = False  # whether launch_cmd tells it of them instead, from BENCHFLOW_MCP_SERVERS
     # A file of JSON that launch_cmd writes, and again as FILE.launched, so that an agent that went on with other

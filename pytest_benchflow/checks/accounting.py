@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_benchflow.checks._check import check
 from pytest_benchflow.checks._evidence import NotApplicableError, rebuilt
 from pytest_benchflow.records.values import mapping, number
+from pytest_benchflow.settings import OPEN_EFFORTS
 from pytest_benchflow.training.account import cost_record, policy_efforts, same_effort
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.rollout import Rollout
 
-# Words for an effort that leave it to the provider.
-_NO_EFFORT = ("", "default", "auto")
 _SHOWN = 5
 # By how much costs from different sources may differ: of the highest, or in US dollars, whichever is more.
 _APART = 0.02
@@ -27,7 +26,7 @@ _APART_USD = 0.0001
 def check_effort_kept(rollout: Rollout) -> None:
     """Law 7: the reasoning effort asked for is in every request of the policy, and in each answer that names one."""
     asked = rollout.config.get("reasoning_effort")
-    if not isinstance(asked, str) or asked.strip().lower() in _NO_EFFORT:
+    if not isinstance(asked, str) or asked.strip().lower() in ("", *OPEN_EFFORTS):
         raise NotApplicableError("no reasoning effort was asked for")
     efforts = list(policy_efforts(rebuilt(rollout).records, rollout.exchanges))
     wrong = [(index, sent) for index, sent, _ in efforts if not same_effort(sent, asked)]

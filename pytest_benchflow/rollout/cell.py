@@ -13,7 +13,7 @@ from pytest_benchflow.errors import UnsupportedError, UsageError
 from pytest_benchflow.rollout.config import asked_effort
 from pytest_benchflow.rollout.needs import not_held, why_unable, withheld
 from pytest_benchflow.rollout.skills import skill_mode
-from pytest_benchflow.settings import host_variable
+from pytest_benchflow.settings import EFFORTS, OPEN_EFFORTS, host_variable
 from pytest_benchflow.tasks.env import expand_env, host_values, unset_variables
 from pytest_benchflow.tasks.load import load_task
 
@@ -181,13 +181,22 @@ def _check_required(config: RolloutConfig, environment: Mapping[str, str]) -> No
 
 
 def check_effort(agent: str, effort: str | None) -> None:
-    """Refuse a reasoning effort that the agent cannot ask its model for. Raises: UsageError naming those it can."""
+    """Refuse a reasoning effort that nobody knows, or that the agent cannot ask its model for.
+
+    Raises: UsageError naming those it can.
+    """
     manifest = find(agent)
     efforts = manifest.host.efforts if manifest else ()
-    if effort and efforts and effort not in efforts:
+    if not effort or effort in (efforts or (*EFFORTS, *OPEN_EFFORTS)):
+        return
+    if efforts:
         raise UsageError(
             f"the reasoning effort is {effort!r}; the agent {agent} can ask its model for {', '.join(efforts)}"
         )
+    raise UsageError(
+        f"the reasoning effort is {effort!r}; it takes {', '.join((*EFFORTS, *OPEN_EFFORTS))}, or another for an agent "
+        f"whose manifest names it (efforts), which that of {agent} does not"
+    )
 
 
 def _unsupported_step(step: Step) -> str | None:

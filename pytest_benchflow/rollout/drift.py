@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.catalog.compare import ABSENT, HERE, THERE, visible
+from pytest_benchflow.settings import EFFORTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _EFFORT = re.compile(r"effort|thinking", re.IGNORECASE)
 _TIMEOUT = re.compile(r"time_?out|time_?limit|deadline|max_?wait", re.IGNORECASE)
 _AROUND = 60
@@ -195,7 +195,7 @@ def _word(text: str | None) -> str | None:
 
 
 def _rank(effort: str | None) -> int | None:
-    return _EFFORTS.index(effort) if effort in _EFFORTS else None
+    return EFFORTS.index(effort) if effort in EFFORTS else None
 
 
 def _named_effort(text: str | None) -> str | None:

@@ -85,6 +85,24 @@ def test_one_that_an_agent_cannot_ask_for_is_refused_before_anything_starts(benc
     assert not (bench.path / "jobs").exists()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [(f"{OPTION}hihg",), (f"{OF_AGENT}hihg",), ("--benchflow-matrix=benchflow.toml",)],
+    ids=["option", "agents-variable", "matrix-file"],
+)
+@pytest.mark.parametrize("agent", ["baseline", "nop"])
+def test_one_that_nobody_knows_is_refused_with_those_that_are_known(
+    bench: Bench, options: tuple[str, ...], agent: str
+) -> None:
+    bench.task()
+    matrix = f'agents = ["{agent}"]\nmodels = ["replay"]\nreasoning-effort = "hihg"\n'
+    (bench.path / "benchflow.toml").write_text(matrix)
+    named = () if "matrix" in options[0] else (f"--benchflow-agent={agent}",)
+    says = "the reasoning effort is 'hihg'; it takes none, minimal, low, medium, high, xhigh, max, default, auto"
+    bench.refused("tasks", *named, *options, says=says)
+    assert not (bench.path / "jobs").exists()
+
+
 class Clamping(ScriptedUpstream):
     """A provider that answers with less effort than it was asked for, and says so."""
 

@@ -124,13 +124,13 @@ def test_values_of_variables_for_agents_are_not_written(
     bench.task()
     variables = ("--benchflow-agent-env=PLAINLY_NAMED", "--benchflow-agent-env=JUDGE_KEY=given-value-314159")
     asked = ("tasks", "-m", "rollout", "--benchflow-agent=nop", "--benchflow-job-name=first", *variables)
-    assert bench.run(*asked, "--benchflow-reasoning-effort=given-value-314159", "-n", workers).ret == 0
+    assert bench.run(*asked, "--benchflow-price=given-value-314159=1,2", "-n", workers).ret == 0
     written = (bench.path / "jobs" / "first" / "job.json").read_text()
     assert "host-value-271828" not in written
     assert "given-value-314159" not in written
     settings = json.loads(written)["settings"]
     assert settings["agent_env"] == ["PLAINLY_NAMED", "JUDGE_KEY"]
-    assert settings["reasoning_effort"] == "[REDACTED]"
+    assert settings["price"] == ["[REDACTED]=1,2"]
 
 
 @WORKERS

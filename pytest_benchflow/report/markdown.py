@@ -60,8 +60,9 @@ def document(told: Sequence[Told], room: int, *, notes: Sequence[str] = ()) -> s
     text = _Bounded(room)
     if not text.add([*head, ""]):
         return ""
-    text.add_rows(list(_rows(told)), "rollouts")
     findings = list(_findings(told))
+    # A quarter is kept for what rollouts suffered from: without it a long table says only that they did.
+    text.add_rows(list(_rows(told)), "rollouts", spare=room // 4 if findings else 0)
     if findings:
         text.add_rows(
             [["", "| finding | check | rollouts | what it says |", "|---|---|--:|---|"], *findings], "findings"
@@ -91,20 +92,19 @@ class _Bounded:
         self._left = room - self._REST
         self._lines: list[str] = []
 
-    def add(self, lines: Sequence[str]) -> bool:
+    def add(self, lines: Sequence[str], *, spare: int = 0) -> bool:
         size = sum(len(line.encode(errors="replace")) + 1 for line in lines)
-        if size > self._left:
+        if size > self._left - spare:
             return False
         self._left -= size
         self._lines += lines
         return True
 
-    def add_rows(self, rows: Sequence[list[str]], what: str) -> None:
-        """Add rows, the head first, as far as there is room; what follows is counted."""
+    def add_rows(self, rows: Sequence[list[str]], what: str, *, spare: int = 0) -> None:
+        """Add rows, the head first, as far as there is room but for `spare`; what follows is counted."""
         for number, row in enumerate(rows):
-            if not self.add(row):
+            if not self.add(row, spare=spare):
                 self._lines += ["", f"More {what}, which have no room here: {len(rows) - max(1, number):,}."]
-                self._left = 0
                 return
 
     def whole(self) -> str:

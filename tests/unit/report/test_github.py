@@ -101,6 +101,9 @@ def test_the_summary_stays_below_its_limit_and_counts_the_rest() -> None:
     assert len(text.encode()) <= 50_000
     shown = len(re.findall(r"^\| task-", text, re.MULTILINE))
     assert 100 < shown < 3000 and f"More rollouts, which have no room here: {3000 - shown:,}." in text
+    found = len(re.findall(r"^\| error \| no", text, re.MULTILINE))
+    assert 50 < found < shown and f"More findings, which have no room here: {3000 - found:,}." in text
+    assert len(cells(text)) == 2 + shown + found
     assert document(told, 100) == ""
 
 

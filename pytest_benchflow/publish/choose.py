@@ -80,6 +80,7 @@ class Rules:
     dataset: str | None = None
     require_audit: bool = False
     redact: bool = False  # also what only looks like a secret, instead of keeping the rollout here
+    scratch: Path | None = None  # where copies are made (None: where the system keeps what is temporary)
 
 
 def choose(root: Path, rules: Rules, redactor: Redactor) -> Chosen | LeftOut:
@@ -105,7 +106,7 @@ def copied(root: Path, rules: Rules, redactor: Redactor) -> Iterator[tuple[Chose
     _check_done(root)
     for strange in strange_files(RunDir(root)):
         raise Skipped("unhealthy_capture", strange)
-    with tempfile.TemporaryDirectory(prefix="benchflow-publish-") as directory:
+    with tempfile.TemporaryDirectory(prefix="benchflow-publish-", dir=rules.scratch) as directory:
         rundir = RunDir(Path(directory) / root.name)
         rundir.path.mkdir()
         left = copy_rollout(root, rundir.path)
@@ -159,7 +160,7 @@ def _check_audit(review: Review, rules: Rules) -> None:
     if audit.verdict in ("quarantine", "not-publishable"):
         raise Skipped(f"audit_{audit.verdict}", f"{audit.by} said so: {audit.note}"[:_SAID])
     if audit.void is not None:
-        raise Skipped("audit_void", f"its audit does not stand: {audit.void}")
+        raise Skipped("audit_void", f"its audit does not stand: {audit.void.replace(f'{review.root}/', '')}")
 
 
 def _cleaned(rundir: RunDir, redactor: Redactor, rules: Rules, *, audited: bool) -> dict[str, int]:

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Publish and print what was done; 1 when there is nothing to publish."""
+    from pytest_benchflow.rollout.scratch import ScratchBase
+
+    with ScratchBase(Path(tempfile.gettempdir()) / f"pytest-benchflow-publish-{os.getuid()}") as scratch:
+        # Copies of a publication that was killed, of which nobody else would know.
+        scratch.sweep()
+        return _publish(options, scratch.open())
+
+
+def _publish(options: argparse.Namespace, scratch: Path) -> int:
     from pytest_benchflow.publish.choose import Rules
     from pytest_benchflow.publish.hub import Hub
     from pytest_benchflow.publish.plan import make_plan
@@ -62,14 +72,15 @@ def run(options: argparse.Namespace) -> int:
     from pytest_benchflow.records.redact import Redactor
     from pytest_benchflow.report.review import checks_for
 
-    if options.dataset is not None and not options.dataset.strip():
-        raise UsageError("--dataset is empty; it takes a name")
+    if options.dataset is not None and not re.search("[A-Za-z0-9]", options.dataset):
+        raise UsageError(f"--dataset is {options.dataset!r}; it takes a name with a letter (a to z) or a digit in it")
     rules = Rules(
         template=Template.of(options.path_template),
         checks=checks_for(),
         dataset=options.dataset,
         require_audit=options.require_audit,
         redact=options.redact,
+        scratch=scratch,
     )
     redactor = Redactor(known_secrets())
     # Before anything is read, so that what is missing is told at once.
@@ -116,7 +127,7 @@ def known_secrets() -> Iterator[str]:
 def left_out_lines(plan: Plan) -> Iterator[str]:
     """Yield what stays here: each rollout with its reason, then how many have each."""
     for each in plan.left_out:
-        yield f"left out ({each.reason}): {printable(each.root)}: {one_line(each.detail)}"
+        yield f"left out ({each.reason}): {_path(each.root)}: {one_line(each.detail)}"
     reasons = plan.counts["left_out"]
     if reasons:
         counted = ", ".join(f"{one_line(reason)} {number}" for reason, number in reasons.items())
@@ -127,16 +138,16 @@ def file_lines(plan: Plan, state: State) -> Iterator[str]:
     """Yield each file that is published: if it is there already, its size, its SHA-256, its path."""
     for path, file in plan.files.items():
         how = "there" if state.holds(path, file) else "changed" if path in state.files else "new"
-        yield f"{how:<7} {file.size:>12,}  {file.sha256}  {printable(path)}"
+        yield f"{how:<7} {file.size:>12,}  {file.sha256}  {_path(path)}"
 
 
 def redaction_lines(plan: Plan) -> Iterator[str]:
     """Yield the files that go without their secrets, and those that stay of rollouts that go."""
     for unit in plan.units:
         for name, number in sorted(unit.chosen.redacted.items()):
-            yield f"redacted: {_count(number, 'secret')} in {printable(unit.chosen.root / name)}"
+            yield f"redacted: {_count(number, 'secret')} in {_path(unit.chosen.root / name)}"
         for name, reason in sorted(unit.chosen.left.items()):
-            yield f"file left out: {printable(unit.chosen.root / name)}: {one_line(reason)}"
+            yield f"file left out: {_path(unit.chosen.root / name)}: {one_line(reason)}"
 
 
 def total_lines(plan: Plan, state: State) -> Iterator[str]:
@@ -151,7 +162,7 @@ def done_lines(plan: Plan, done: Uploaded, hub: Hub) -> Iterator[str]:
     yield _rollouts(plan)
     size = f"{_count(done.files, 'file')}, {done.bytes:,} bytes, in {_count(done.commits, 'commit')}"
     yield f"uploaded: {size}" if done.files else "uploaded: nothing, as all of it is there"
-    yield f"manifest: {printable(plan.place)} at {hub.revision} of {hub.endpoint}/datasets/{hub.repo}"
+    yield f"manifest: {_path(plan.place)} at {hub.revision} of {hub.endpoint}/datasets/{hub.repo}"
 
 
 def _rollouts(plan: Plan) -> str:
@@ -178,6 +189,11 @@ def _pull_request(text: str) -> int | str:
     if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no pull request; it takes a number, or new")
     return int(text)
+
+
+def _path(path: Path | str) -> str:
+    # Files are called what agents called them: no name takes more than its line.
+    return printable(path).replace("\n", "\\x0a")
 
 
 def _print(lines: Iterator[str] | list[str] | tuple[str, ...]) -> None:

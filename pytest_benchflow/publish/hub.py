@@ -81,7 +81,10 @@ class Hub:
         disable_progress_bars()
         self.repo = repo
         self.revision = "main"
+        self._opened = False  # the pull request, here
         self.token = self._guarded(huggingface_hub.get_token)
+        if self.token is not None and not re.fullmatch("[!-~]+", self.token):
+            raise UsageError("the token, of HF_TOKEN or of `hf auth login`, has characters that no token has")
         self.endpoint = _without_login(constants.ENDPOINT)
         self._redactor = redactor
         self._redactor.add(*(secret for secret in (self.token, *_login(constants.ENDPOINT)) if secret))
@@ -93,12 +96,14 @@ class Hub:
 
     def use_pull_request(self, number: int) -> None:
         """Turn to a pull request. Raises: UsageError when there is no open one of that number, HubError."""
-        from huggingface_hub.errors import HfHubHTTPError
+        from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
         try:
             found = self._again(lambda: self._api.get_discussion_details(self.repo, number, repo_type="dataset"))
         except HubError as error:
             cause = error.__cause__
+            if isinstance(cause, RepositoryNotFoundError):
+                raise
             if isinstance(cause, HfHubHTTPError) and cause.response.status_code == 404:
                 raise UsageError(f"{self.repo} has no pull request {number}; --pr new opens one") from None
             raise
@@ -116,6 +121,7 @@ class Hub:
 
         number: int = self._again(create, only_undone=True).num
         self.revision = f"refs/pr/{number}"
+        self._opened = True
         return number
 
     def state(self, below: str) -> State:
@@ -199,9 +205,8 @@ class Hub:
         if status == 401:
             return HubError(f"{said}; the token is not accepted: set HF_TOKEN to a valid one, or `hf auth login`")
         if status == 403:
-            return HubError(
-                f"{said}; the token may not do this to {self.repo}: it takes one with write access, or --pr new"
-            )
+            other = "" if self._opened else ", or --pr new"
+            return HubError(f"{said}; the token may not do this to {self.repo}: it takes one with write access{other}")
         if status in (409, 412):
             return ConflictError(said)
         if status == 429:

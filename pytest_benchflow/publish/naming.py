@@ -82,8 +82,10 @@ def _check(part: str, text: str) -> None:
     for literal, name, shape, conversion in pieces:
         if not _PLAIN.fullmatch(literal):
             raise UsageError(f"{said}: {literal!r} is not taken; a path has letters, digits, '.', '_', '-' and fields")
-        if name is not None and (name not in FIELDS or shape or conversion):
-            raise UsageError(f"{said}: there is no field {{{name}{'!' if conversion else ''}}}; it takes {known}")
+        if name is not None and name not in FIELDS:
+            raise UsageError(f"{said}: there is no field {{{name}}}; it takes {known}")
+        if shape or conversion:
+            raise UsageError(f"{said}: a field is its name alone, as in {{{name}}}, without '!' or ':' after it")
     if "{canaries}" in part and part != _CANARIES:
         raise UsageError(f"{said}: {{canaries}} stands between slashes, since it is empty for most rollouts")
     if not part or part.startswith("."):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,8 @@ _PACKED = (
     *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"),
     *(b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07"),
 )
+# Text of ASCII in UTF-16, of either order: a zero after each character, or before it.
+_WIDE = (("utf-16-le", re.compile(rb"(?:[ -~]\0){6,}")), ("utf-16-be", re.compile(rb"(?:\0[ -~]){6,}")))
 # Directories that the hub takes no file in.
 _REFUSED = frozenset({".git", ".cache", ".huggingface"})
 
@@ -173,20 +177,35 @@ def _clean_piece(
     clean = redactor.json(piece) if is_json else _through(redactor.text, piece)
     kinds = _kinds(clean, is_json=is_json)
     if kinds and thorough:
-        text, taken = without_secrets(clean.decode("utf-8", "surrogateescape"), MARK)
-        clean = text.encode("utf-8", "surrogateescape")
+
+        def take(text: str) -> str:
+            nonlocal taken
+            text, found = without_secrets(text, MARK)
+            taken += found
+            return text
+
+        clean = _through(take, clean)
         kinds = _kinds(clean, is_json=is_json)
     return clean, taken, kinds, not is_json or clean == piece or _is_json(clean)
 
 
 def _through(change: Callable[[str], str], data: bytes) -> bytes:
     # Undecodable bytes travel as surrogates and come back as they were.
-    return change(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    data = change(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    for encoding, shape in _WIDE if b"\0" in data else ():
+        data = shape.sub(partial(_through_wide, change, encoding), data)
+    return data
+
+
+def _through_wide(change: Callable[[str], str], encoding: str, found: re.Match[bytes]) -> bytes:
+    return change(found.group().decode(encoding)).encode(encoding)
 
 
 def _kinds(data: bytes, *, is_json: bool) -> set[str]:
-    """Return the kinds of secrets in a text; in JSON also those that its escapes hide."""
+    """Return the kinds of secrets in a text, also in UTF-16; in JSON also those that its escapes hide."""
     found = secrets_in(data)
+    for _, shape in _WIDE if b"\0" in data else ():
+        found = [*found, *(each for text in shape.findall(data) for each in secrets_in(text.replace(b"\0", b"")))]
     if is_json and b"\\" in data and _is_json(data):
         found = [*found, *secrets_in(dumps(loads(data)))]
     return {each.kind for each in found}

@@ -111,7 +111,7 @@ class Upload:
             self.done.files += len(wanted)
             self.done.bytes += sum(file.size for file in wanted.values())
             self.done.commits += 1
-            self._tell(f"commit {head[:8]}: {len(wanted)} files")
+            self._tell(f"commit {head[:8]}: {len(wanted)} file{'s' if len(wanted) > 1 else ''}")
             return
 
     def _check(self, paths: Iterable[str]) -> None:

@@ -155,7 +155,8 @@ def test_nothing_to_publish_and_wrong_use(ramp: Path, hub: HubHost, repo: Repo, 
         ([str(ramp / "nobody"), "--repo", "org/set"], "nobody does not exist; name a rollout, a job"),
         ([str(ramp), "--repo", "set"], "--repo is 'set'; it takes the name of a dataset repository"),
         ([str(ramp), "--repo", "../x/y"], "it takes the name of a dataset repository"),
-        ([str(ramp), "--repo", "org/set", "--dataset", " "], "--dataset is empty"),
+        ([str(ramp), "--repo", "org/set", "--dataset", " "], "--dataset is ' '; it takes a name with a letter"),
+        ([str(ramp), "--repo", "org/set", "--dataset", "../字"], "--dataset is '../字'; it takes a name with a letter"),
         ([str(ramp), "--repo", "org/set", "--path-template", "{x}/{id8}"], "there is no field {x}; it takes {dataset}"),
         ([str(ramp), "--repo", "org/set", "--pr", "7"], "org/set has no pull request 7; --pr new opens one"),
     ):
@@ -212,8 +213,17 @@ def test_who_may_only_read_can_look_but_not_write(
     assert publish(ramp, "--dry-run") == 0
     assert publish(ramp) == 2
     assert "there is no token to write with; set HF_TOKEN, or run `hf auth login`" in capsys.readouterr().err
+    monkeypatch.setenv("HF_TOKEN", READER)
+    assert publish(ramp, "--pr", "new") == 1
+    assert capsys.readouterr().err.endswith("may not do this to org/set: it takes one with write access\n")
+    monkeypatch.setenv("HF_TOKEN", "hf_schlüssel")
+    assert publish(ramp) == 2
+    assert "has characters that no token has" in capsys.readouterr().err
+    monkeypatch.delenv("HF_TOKEN")
     hub.repos.clear()
     assert publish(ramp, "--dry-run") == 1
+    assert "there is no dataset repository org/set, or who gives no token" in capsys.readouterr().err
+    assert publish(ramp, "--dry-run", "--pr", "1") == 1
     assert "there is no dataset repository org/set, or who gives no token" in capsys.readouterr().err
     assert "POST commit" not in hub.writes
 
@@ -341,6 +351,15 @@ def test_no_secret_of_ours_is_shown_or_sent_but_in_its_header(
         assert not any(secret.encode() in content for content in repo.files().values())
 
 
+def test_a_name_takes_no_more_than_its_line(ramp: Path, repo: Repo, capsys: Capture) -> None:
+    (ramp / "one" / "artifacts").mkdir()
+    (ramp / "one" / "artifacts" / "a\n::error::b").write_text("", "utf-8")
+    assert publish(ramp, "--dry-run") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert f"file left out: {ramp}/one/artifacts/a\\x0a\\x3a:error::b: its name is no plain text" in told
+    assert repo.files() == {}
+
+
 def test_a_redacted_secret_is_told(ramp: Path, repo: Repo, capsys: Capture) -> None:
     (ramp / "one" / "agent").mkdir()
     (ramp / "one" / "agent" / "log.txt").write_text(f"login {KEY}\n", "utf-8")
@@ -382,9 +401,12 @@ def test_a_killed_publication_is_finished_by_the_next(
         running.append(process)
         assert process.wait(120) == -signal.SIGKILL
     assert not any("manifests" in path for path in repo.files())
+    assert list(tmp_path.glob("pytest-benchflow-publish-*/*/benchflow-publish-*")), "copies that it left"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     changed = [path for commit in repo.log() for path in commit.changed]
     assert sorted(changed) == sorted(repo.files())
     assert len(repo.files()) == 3 * 10 + 1
     assert repo.stored_again == []
+    (base,) = tmp_path.glob("pytest-benchflow-publish-*")
+    assert list(base.iterdir()) == []

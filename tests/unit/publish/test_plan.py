@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -122,6 +123,7 @@ def test_what_stays_here(tmp_path: Path, spoil: Callable[[RunDir], None], reason
     assert plan.counts["left_out"] == {reason: 1}
     assert [each.root for each in plan.left_out] == [bad.path]
     assert plan.left_out[0].detail
+    assert "benchflow-publish-" not in plan.left_out[0].detail, "where it was copied to is nowhere any more"
     assert KEY not in plan.left_out[0].detail
     assert not any("bad" in path for path in plan.files)
 
@@ -189,6 +191,23 @@ def test_known_secrets_are_taken_out_of_every_file_and_counted(tmp_path: Path) -
     assert plan.counts["redactions"] == 4
     assert json.loads(plan.units[0].manifest)["redactions"] == plan.units[0].chosen.redacted
     assert (rundir.path / "agent/log.txt").read_bytes() == before, "what is on disk stays as it is"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_secrets_in_wide_characters_are_found_too(tmp_path: Path, encoding: str) -> None:
+    secret = "correct horse battery"
+    rundir = answered("one", tmp_path)
+    rundir.artifacts.mkdir()
+    text = f"字A login {secret} A字\n"
+    (rundir.artifacts / "log.txt").write_bytes(text.encode(encoding) + b"\xff\x00x")
+    plan = plan_of(tmp_path, secret)
+    assert plan.units[0].chosen.redacted == {"artifacts/log.txt": 1}
+    (file,) = (each for each in plan.units[0].chosen.files if each.path == "artifacts/log.txt")
+    whole = text.replace(secret, "[REDACTED]").encode(encoding) + b"\xff\x00x"
+    assert file.sha256 == hashlib.sha256(whole).hexdigest(), "nothing else is changed"
+    (rundir.artifacts / "log.txt").write_bytes(f"{NAMED}\n".encode(encoding))
+    assert plan_of(tmp_path).left_out[0].detail == "artifacts/log.txt: a value named a secret"
+    assert plan_of(tmp_path, redact=True).units[0].chosen.redacted == {"artifacts/log.txt": 1}
 
 
 def test_what_looks_like_a_secret_goes_redacted_only_on_request(tmp_path: Path) -> None:

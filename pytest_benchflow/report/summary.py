@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.records.usage import tokens_of
-from pytest_benchflow.records.values import integer, mapping, number
+from pytest_benchflow.records.values import integer, mapping, number, sequence
 from pytest_benchflow.report.text import (
     NONE,
     UNKNOWN,
     cost_text,
     count_text,
+    counted,
     one_line,
     printable,
     reward_text,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from pytest_benchflow.records.rollout import Rollout
 
+_WARNING = 200  # characters of a warning that travel
+_WARNINGS = 5  # different ones that are told of
 # What a person reads for a verdict.
 OUTCOMES = {"pass": "solved", "fail": "unsolved", "normal_timeout": "timeout"}
 
@@ -58,6 +61,7 @@ class Summary:
     earlier: bool = False  # it was kept from an earlier session of the job, and did not run now
     attempt: int = 1
     agent_version: str | None = None
+    warnings: tuple[str, ...] = ()  # what a reader should know of it, each once and short
     tokens_whole: bool = True  # False: what some exchange took is not known, and no part of `tokens`
 
     @property
@@ -79,7 +83,8 @@ class Summary:
         """Return the summary that `as_dict` was made from, also after a journey as JSON."""
         effort = values["effort"]
         phases = tuple((str(name), float(seconds)) for name, seconds in values["phases"])
-        return cls(**{**values, "effort": effort and (effort[0], effort[1]), "phases": phases})
+        warnings = tuple(map(str, values["warnings"]))
+        return cls(**{**values, "effort": effort and (effort[0], effort[1]), "phases": phases, "warnings": warnings})
 
     @property
     def score(self) -> float | None:
@@ -169,6 +174,7 @@ def summarize(rollout: Rollout, directory: str) -> Summary:
         unpriced=mapping(result.get("cost")).get("unpriced"),
         attempt=integer(config.get("attempt")) or 1,
         agent_version=text if isinstance(text := config.get("agent_version"), str) else None,
+        warnings=tuple(dict.fromkeys(one_line(each, limit=_WARNING) for each in sequence(result.get("warnings")))),
     )
 
 
@@ -227,6 +233,18 @@ def history_lines(summaries: Sequence[Summary]) -> list[str]:
             parts = ", ".join(f"{count} of {one_line(version)}" for version, count in sorted(counts.items()))
             told.append(f"versions of {one_line(agent)}: {parts}")
     return told
+
+
+def warning_lines(summaries: Sequence[Summary]) -> list[str]:
+    """Return what rollouts warn of, each warning once with how many they are that it is of."""
+    told = Counter(warning for summary in summaries for warning in summary.warnings)
+    lines = []
+    for warning, count in list(told.items())[:_WARNINGS]:
+        lines.append(f"warning of {counted(count, 'rollout')}: {warning}")
+    if len(told) > _WARNINGS:
+        more = counted(len(told) - _WARNINGS, "other warning")
+        lines.append(f"and {more}, which `pytest-benchflow show` tells of each rollout")
+    return lines
 
 
 def _reward_part(summaries: Sequence[Summary]) -> str:

@@ -12,7 +12,7 @@ from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of, unstarted_of
 from pytest_benchflow.report.failure import JUDGED
-from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, history_lines
+from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, history_lines, warning_lines
 from pytest_benchflow.report.table import line, table, wrapped
 from pytest_benchflow.report.text import one_line, seconds_text
 
@@ -264,6 +264,8 @@ class RolloutReport:
             terminal.write_line(part)
         for text in (*cost_lines(summaries), *history_lines(summaries)):
             terminal.write_line(text)
+        for text in warning_lines(summaries):
+            terminal.write_line(text, yellow=True)
         self._write_places(terminal, summaries, listed="directory" in rows[0])
 
     def _write_places(self, terminal: pytest.TerminalReporter, summaries: Sequence[Summary], *, listed: bool) -> None:

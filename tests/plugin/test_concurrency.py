@@ -263,6 +263,8 @@ def test_a_task_that_kills_its_worker_is_run_once_and_its_checks_say_what_happen
         ("PASSED", "check_config_readable"),
     ], done.outlines
     assert "unhealthy (infra)" in done.stdout.str()
+    # What a healthy rollout warns of is told too.
+    assert "warning of 1 rollout: the scripted sandbox ran no command" in done.stdout.str()
 
 
 def test_what_a_worker_ran_when_it_died_is_named_though_nothing_is_handed_on(bench: Bench) -> None:

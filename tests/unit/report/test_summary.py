@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
-from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line
+from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, warning_lines
 
 ONE = Summary(
     task="csv-report",
@@ -35,6 +36,16 @@ def test_the_evidence_of_one_rollout() -> None:
         "1/1 healthy · 227,853 tokens · 13 tool calls · reward present · 14/14 usage · 0 truncated · effort 14/14 · "
         "training_ready 1 · 296.1 s"
     )
+
+
+def test_what_rollouts_warn_of_is_told_once_with_how_many_they_are() -> None:
+    assert warning_lines([ONE]) == []
+    slow, torn = replace(ONE, warnings=("no limit of memory holds",)), replace(ONE, warnings=("a", "b", "c", "d", "e"))
+    assert warning_lines([slow, Summary.of_dict(json.loads(json.dumps(slow.as_dict()))), torn]) == [
+        "warning of 2 rollouts: no limit of memory holds",
+        *(f"warning of 1 rollout: {letter}" for letter in "abcd"),
+        "and 1 other warning, which `pytest-benchflow show` tells of each rollout",
+    ]
 
 
 def test_the_evidence_of_several_keeps_the_unhealthy_in_the_denominator() -> None:

@@ -203,7 +203,7 @@ def _of_plan(job: _Job, cell: RolloutConfig, digest: str) -> list[Difference]:
             return [*found, Difference(name, "", _words({entry.get(what) for entry in before}), now)]
     efforts = {entry["reasoning_effort"] for entry in ours if "reasoning_effort" in entry}
     if efforts and cell.reasoning_effort not in efforts:
-        found.append(Difference("reasoning_effort", "", _words(map(_text, efforts)), _text(cell.reasoning_effort)))
+        found.append(Difference("reasoning_effort", "", _words(map(_effort, efforts)), _effort(cell.reasoning_effort)))
     # Where two tasks share a name, that of a rollout has a part more; whether they do depends on what is selected.
     names, name = {str(entry.get("rollout")) for entry in ours}, cell.rollout_name(task)
     parts = {each.count("__") for each in names}
@@ -249,7 +249,7 @@ def _of_rollout(asked: Mapping[str, Any], cell: RolloutConfig, digest: str) -> l
     was = {**asked, "task_digest": str(asked.get("task_digest"))[:12]}
     about = {"task_digest": task.name, "skill_mode": task.name}
     return [
-        Difference(what, about.get(what, ""), _text(was.get(what)), _text(value))
+        Difference(what, about.get(what, ""), *map(_effort if what == "reasoning_effort" else _text, (was.get(what), value)))
         for what, value in now.items()
         if was.get(what) != value
     ]
@@ -282,6 +282,10 @@ def _table(job_dir: Path, found: list[Difference]) -> str:
 
 def _words(values: Iterable[Any]) -> str:
     return ", ".join(sorted(map(str, values))) or "none"
+
+
+def _effort(value: Any) -> str:
+    return "not asked" if value is None else _text(value)
 
 
 def _text(value: Any) -> str:

@@ -182,7 +182,7 @@ def test_an_option_that_stands_alone_takes_no_path(bench: Bench, moods: Moods) -
     [
         (("--benchflow-agent=nop",), "agent moody nop pass the job's agents"),
         (("--benchflow-skills=without",), "skill_mode default without"),
-        (("--benchflow-reasoning-effort=high",), "reasoning_effort none high"),
+        (("--benchflow-reasoning-effort=high",), "reasoning_effort not asked high"),
         (("--benchflow-agent-env=MOOD=good",), "agent_env of moody none MOOD=good"),
         (("--benchflow-agent-network=proxy",), "agent_network of moody declared proxy"),
         (("edit",), "task_digest of one"),

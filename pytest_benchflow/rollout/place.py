@@ -172,10 +172,11 @@ def _holds_files(rundir: RunDir) -> bool:
     return any(path.is_symlink() or not path.is_dir() or any(files for _, _, files in os.walk(path)) for path in left)
 
 
-def take_job(job_dir: Path, words: Sequence[str]) -> IO[str]:
+def take_job(job_dir: Path, words: Sequence[str], *, or_else: str = "") -> IO[str]:
     """Take a job's directory and write down who has it; `words` are the command line. Hold what is returned.
 
-    The kernel lets go with the process, so that a stale lock is taken over. Raises: UsageError naming the holder.
+    `or_else` is what one may do other than wait for who has it. The kernel lets go with the process, so that a stale
+    lock is taken over. Raises: UsageError naming the holder.
     """
     file = open_lock_file(job_dir / LOCK)
     if not _locked(file):
@@ -183,7 +184,7 @@ def take_job(job_dir: Path, words: Sequence[str]) -> IO[str]:
         holder = _holder(file.read(_LONGEST_HOLDER))
         file.close()
         raise UsageError(
-            f"{job_dir} is in use by another session ({holder}); wait for it, or pass another --benchflow-job-name"
+            f"{job_dir} is in use by another session ({holder}); wait for it" + (f", or {or_else}" if or_else else "")
         )
     file.truncate(0)
     command = " ".join(_harmless(word) for word in words)

@@ -135,7 +135,7 @@ class RolloutSession:
                     self._resumption.must_exist()
                 recover_jobs(self.settings.jobs_dir, also=self.job_dir)
                 self.job_dir.mkdir(parents=True, exist_ok=True)
-                self._job_lock = take_job(self.job_dir, sys.argv)
+                self._job_lock = take_job(self.job_dir, sys.argv, or_else="pass another --benchflow-job-name")
             self.job_dir.mkdir(parents=True, exist_ok=True)
             planned = self._planned()
             if self._progress and planned is not None:

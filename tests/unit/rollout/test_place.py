@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_benchflow import cli
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.attempts import attempt_record, attempts_of
 from pytest_benchflow.records.rundir import RunDir
-from pytest_benchflow.rollout.job import recover_jobs
+from pytest_benchflow.rollout.job import begin_job, recover_jobs
 from pytest_benchflow.rollout.place import held, holding, set_aside, take_job
 
 FILES = ("config.json", "result.json", "results.jsonl", "timing.json", "trajectory/llm_trajectory.jsonl")
@@ -116,6 +117,19 @@ def test_who_has_a_job_is_told_without_what_may_be_secret(tmp_path: Path, monkey
         assert "`… tasks --benchflow-job-name=ramp --benchflow-agent-env=JUDGE --token=… --token …`" in said
         assert "word-" not in (tmp_path / ".lock").read_text()
     take_job(tmp_path, words).close()
+
+
+def test_who_waits_for_a_job_is_advised_only_what_its_command_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin_job(tmp_path)
+    with take_job(tmp_path, ["pytest"]):
+        with pytest.raises(UsageError, match=r"; wait for it, or pass another --benchflow-job-name$"):
+            take_job(tmp_path, ["pytest"], or_else="pass another --benchflow-job-name")
+        assert cli.main(["regrade", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "in use by another session (process " in said
+    assert said.endswith("); wait for it")
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "directory"])

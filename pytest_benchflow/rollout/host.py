@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.records.turns import in_turn
 from pytest_benchflow.rollout.aside import whole
-from pytest_benchflow.rollout.ledger import NAME, Ledger, outlived, settle
+from pytest_benchflow.rollout.ledger import NAME, Ledger, closes, settle
 from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes._local.sessions import base_directory
 
@@ -69,7 +69,7 @@ class Host:
                 stack.push_async_callback(self._gateway.close)
 
     def _close_scratch(self) -> None:
-        self.scratch.close(keep=NAME if outlived(self.scratch.open() / NAME) else "")
+        self.scratch.close(keep="" if closes(self.scratch.open() / NAME) else NAME)
 
     async def write_whole(self, write: Callable[..., T], *args: Any, begun: bool) -> tuple[T, bool]:
         """Write records in a thread of their own, to their end; return (result, whether it was interrupted meanwhile).

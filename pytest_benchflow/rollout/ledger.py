@@ -15,7 +15,7 @@ from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.journal import Journal, read_lines
 from pytest_benchflow.records.jsontext import loads
 from pytest_benchflow.rollout.aside import aside
-from pytest_benchflow.sandboxes._local.sessions import sessions
+from pytest_benchflow.sandboxes._local.sessions import note_ended, sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +120,7 @@ def settle(own: Path, session_id: str) -> bool:
     Sandboxes that live on without the process that made them are removed by their backend first; False: one may be
     left, and `own` is needed again. A job that was removed, or cannot be written to, gets no line.
     """
-    settled = True
+    settled, lasting_in = True, _lasting_sessions(own)
     for facts in _unfinished(_records(own)).values():
         ledger = Path(str(facts.pop("ledger", "")))
         if not facts.get("dies_with_process") and not _reap(facts):
@@ -133,12 +133,26 @@ def settle(own: Path, session_id: str) -> bool:
                 after = "its process was killed" if facts["dies_with_process"] else "its own session did not remove it"
                 journal.append(_line("deleted", session_id, {**facts, "after": after}))
                 journal.close()
+    if settled:
+        for session in lasting_in:
+            note_ended(session)
     return settled
 
 
-def outlived(own: Path) -> bool:
-    """Tell whether a sandbox may be left that lives on without its process: `own` is needed again then."""
-    return any(not facts.get("dies_with_process") for facts in _unfinished(_records(own)).values())
+def closes(own: Path) -> bool:
+    """Tell whether a session that ends needs `own` no more, and keep that it is over."""
+    if any(not facts.get("dies_with_process") for facts in _unfinished(_records(own)).values()):
+        return False
+    for session in _lasting_sessions(own):
+        note_ended(session)
+    return True
+
+
+def _lasting_sessions(own: Path) -> set[str]:
+    """Return the scratch directories of the sessions whose sandboxes live on without their process."""
+    return {
+        str(Path(str(facts.get("scratch"))).parent) for facts in _records(own) if not facts.get("dies_with_process")
+    }
 
 
 def _reap(facts: dict[str, Any], backend: Backend | None = None) -> bool:

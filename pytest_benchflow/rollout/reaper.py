@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes._labels import SCRATCH, UNTIL, owner_of, whose
-from pytest_benchflow.sandboxes._local.sessions import sessions
+from pytest_benchflow.sandboxes._local.sessions import elsewhere, ended, sessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -60,7 +60,7 @@ def decide(remain: Remain, situation: Situation) -> Decision:
         return Decision(remain, "warn", f"{fault}: nobody's by its labels, so nobody but you can tell; not removed")
     if owned != "ours":
         return Decision(remain, "others", "another operator's" if owned == "others" else "none of this package's")
-    session = str(PurePath(str(remain.labels.get(SCRATCH, ""))).parent)
+    session = _session_of(remain)
     if session in situation.live:
         return Decision(remain, "keep", "its session is alive")
     if session in situation.dead:
@@ -185,12 +185,23 @@ async def reap(
             yield done
             continue
         # Looked at after the sandboxes: a session that began meanwhile is known to live.
-        live, dead = await asyncio.to_thread(sessions)
-        situation = Situation(owner, time.time(), older_than_sec, live, frozenset(dead))
+        live, dead = await asyncio.to_thread(_sessions_of, found)
+        situation = Situation(owner, time.time(), older_than_sec, live, dead)
         done.decisions = [decide(remain, situation) for remain in found]
         if not dry_run:
             done.failed = await _discard(backend, [each.remain.name for each in done.of("delete")])
         yield done
+
+
+def _sessions_of(found: Iterable[Remain]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the sessions that live, and those that are dead, as far as this machine knows."""
+    live, dead = sessions()
+    live_elsewhere, dead_elsewhere = elsewhere({_session_of(remain) for remain in found})
+    return live | live_elsewhere, frozenset(dead) | dead_elsewhere | ended()
+
+
+def _session_of(remain: Remain) -> str:
+    return str(PurePath(str(remain.labels.get(SCRATCH, ""))).parent)
 
 
 async def _discard(backend: Backend, names: Sequence[str]) -> dict[str, str]:

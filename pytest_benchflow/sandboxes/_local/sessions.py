@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import signal
+import stat
 import tempfile
 import threading
 from pathlib import Path
@@ -13,13 +14,17 @@ from typing import TYPE_CHECKING
 
 from pytest_benchflow.contracts import Remain
 from pytest_benchflow.errors import SandboxError
+from pytest_benchflow.records.files import open_plain, write_whole
 from pytest_benchflow.sandboxes._labels import labels, owner_of
 from pytest_benchflow.sandboxes._remove import names_in, remove_entry
+from pytest_benchflow.settings import cache_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _TURN = threading.Lock()  # of this process, whose threads would each take the other's lock for a live session's
+_ENDED = "ended-sessions"  # in the cache: a line for each that is over and had sandboxes elsewhere
+_ENDED_SIZE = 64 << 10
 TRASH = ".trash-"  # a dead session's directory that is being removed, then its name and a random part
 
 
@@ -38,6 +43,48 @@ def sessions(base: Path | None = None) -> tuple[frozenset[str], dict[str, Path]]
             else:
                 dead[str(first_name(path))] = path
     return frozenset(live), dead
+
+
+def elsewhere(found: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return which of these sessions live and which are dead, of those in another base directory of this user's.
+
+    As those of a session with another TMPDIR. What is not there tells nothing: it may be another machine's.
+    """
+    live, dead = set[str](), set[str]()
+    for session in found:
+        path = Path(session)
+        if path.is_absolute() and path.parent.name == base_directory().name and path.parent != base_directory():
+            with contextlib.suppress(OSError):
+                if path.parent.lstat().st_uid != os.getuid() or path.parent.is_symlink():
+                    continue
+                with lock_if_dead(path) as held:
+                    (live if held is None else dead).add(session)
+    return frozenset(live), frozenset(dead)
+
+
+def note_ended(session: str) -> None:
+    """Keep that a session is over whose directory goes: an engine may still make what it was asked for before a kill.
+
+    What cannot be kept is not: its sandboxes go when they are old.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # a user without a home has no cache
+        path = cache_dir() / _ENDED
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            file.write(f"{session}\n")
+            size = file.tell()
+        if size > _ENDED_SIZE:
+            lines = path.read_bytes().splitlines(keepends=True)
+            write_whole(path, lines[len(lines) // 2 :])
+
+
+def ended() -> frozenset[str]:
+    """Return the latest sessions of this user on this machine that are over and had sandboxes elsewhere."""
+    with contextlib.suppress(OSError, UnicodeError, RuntimeError):
+        path = cache_dir() / _ENDED
+        if stat.S_ISREG(path.lstat().st_mode) and path.lstat().st_uid == os.getuid():
+            return frozenset(path.read_text("utf-8").splitlines())
+    return frozenset()
 
 
 def first_name(path: Path) -> Path:

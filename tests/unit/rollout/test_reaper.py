@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import tempfile
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_benchflow import registry
 from pytest_benchflow.contracts import Remain
 from pytest_benchflow.errors import SandboxError, UsageError
+from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.reaper import Reaping, Situation, decide, duration, latest, reap
+from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes._labels import MANAGED, MAX_OWNER, OWNER, SCRATCH, UNTIL, labels, normalised, owner_of
+from pytest_benchflow.sandboxes._local.sessions import base_directory, note_ended
+from pytest_benchflow.sandboxes._local.sessions import ended as known_ended
 from pytest_benchflow.sandboxes.local import LocalBackend
 
 if TYPE_CHECKING:
@@ -249,6 +256,9 @@ class Cloud(LocalBackend):
             raise SandboxError(self.silent)
         return list(self.found.values())
 
+    def reap(self, *_: object) -> bool:
+        return True
+
     async def discard(self, name: str) -> None:
         if name == self.stuck:
             raise SandboxError("it is stuck")
@@ -260,11 +270,12 @@ async def gathered(reapings: AsyncIterator[Reaping]) -> list[Reaping]:
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     monkeypatch.setenv("BENCHFLOW_CLOUD_OWNER", OURS)
     own = [{MANAGED: f"1:{name}", OWNER: name} for name in OPERATORS]
     found = [Remain(f"{owner[OWNER]}-{n}", "cloud", owner, 1000.0) for owner, n in itertools.product(own, range(5))]
-    return Cloud([*found, Remain("orphan", "cloud", {MANAGED: "1"}, 1000.0)])
+    yield Cloud([*found, Remain("orphan", "cloud", {MANAGED: "1"}, 1000.0)])
+    registry.forget_registered()
 
 
 def test_what_is_decided_is_removed_and_told(cloud: Cloud) -> None:
@@ -281,6 +292,64 @@ def test_what_is_decided_is_removed_and_told(cloud: Cloud) -> None:
     assert any(line.startswith("cloud: warning: orphan has benchflow.managed='1' without") for line in told)
     assert told[-1] == "cloud: 15 of others left alone"
     assert sum("would remove" in line for line in dry.lines(dry_run=True)) == 5
+
+
+def young(name: str, session: Path) -> Remain:
+    return Remain(name, "cloud", labels(OURS, session / "bf-1"), time.time())
+
+
+def test_a_young_sandbox_of_a_session_that_is_over_goes_at_once(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    name, here = base_directory().name, tmp_path / "tmp" / base_directory().name
+    registry.register("sandboxes", "cloud", cloud)
+
+    async def session(*, ends: bool) -> Path:
+        async with Host() as host:
+            scratch = host.scratch.new("bf-1")
+            facts = {"sandbox": "bf-1", "backend": "cloud", "scratch": str(scratch), "dies_with_process": False}
+            for event in ("create", "created", *(["deleted"] if ends else [])):
+                host.ledger.add(None, event, **facts)
+        return scratch.parent
+
+    ended, killed = (asyncio.run(session(ends=ends)) for ends in (True, False))
+    asyncio.run(session(ends=True))  # and its start looks for what the killed one left, which is not there yet
+    assert list(here.iterdir()) == []
+    (tmp_path / "other" / name / "33-cccccccc").mkdir(parents=True)
+    with ScratchBase(tmp_path / "other" / name) as live:
+        places = {
+            "over": ended,
+            "killed": killed,
+            "killed-elsewhere": tmp_path / "other" / name / "33-cccccccc",
+            "live-elsewhere": live.open(),
+            "gone-elsewhere": tmp_path / "other" / name / "44-dddddddd",
+            "of-another-name": tmp_path / "other",
+            "never-known": here / "55-eeeeeeee",
+        }
+        cloud.found = {each: young(each, place) for each, place in places.items()}
+        (done,) = asyncio.run(gathered(reap([cloud])))
+    assert {each.remain.name: each.reason for each in done.decisions if each.fate == "delete"} == dict.fromkeys(
+        ("over", "killed", "killed-elsewhere"), "its session is dead"
+    )
+    assert list(cloud.found) == ["live-elsewhere", "gone-elsewhere", "of-another-name", "never-known"]
+
+
+def test_what_is_kept_of_sessions_that_are_over_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(tmp_path))
+    for number in range(3000):
+        note_ended(f"{number}-{'a' * 30}")
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_size < 100_000
+    assert f"2999-{'a' * 30}" in known_ended()
+    assert f"0-{'a' * 30}" not in known_ended()
+    path.unlink()
+    path.symlink_to(tmp_path / "other")
+    note_ended("1-a")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_backend_that_does_not_answer_is_told_and_the_next_one_asked(cloud: Cloud) -> None:

@@ -249,7 +249,9 @@ def _of_rollout(asked: Mapping[str, Any], cell: RolloutConfig, digest: str) -> l
     was = {**asked, "task_digest": str(asked.get("task_digest"))[:12]}
     about = {"task_digest": task.name, "skill_mode": task.name}
     return [
-        Difference(what, about.get(what, ""), *map(_effort if what == "reasoning_effort" else _text, (was.get(what), value)))
+        Difference(
+            what, about.get(what, ""), *map(_effort if what == "reasoning_effort" else _text, (was.get(what), value))
+        )
         for what, value in now.items()
         if was.get(what) != value
     ]

@@ -90,6 +90,12 @@ def test_pin_satisfies_what_pyproject_asks_for(wanted: str) -> None:
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)], prereleases=True)
 
 
+def test_xdist_is_one_that_copies_a_project_to_other_machines() -> None:
+    asked = next(each for each in map(Requirement, LOCKED_FOR) if each.name == "pytest-xdist")
+    assert not asked.specifier.contains("4.0.0")
+    assert asked.specifier.contains(str(pins()["pytest-xdist"]))
+
+
 def test_every_pin_has_a_hash_and_no_place_of_its_own() -> None:
     text = re.sub(r"\\\n\s*", "", LOCK.read_text(encoding="utf-8"))
     lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]

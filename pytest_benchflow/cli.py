@@ -24,7 +24,7 @@ from pytest_benchflow.publish import command as publish
 from pytest_benchflow.records.audit import VERDICTS as AUDITS
 from pytest_benchflow.report import compare, coverage, mergeable
 from pytest_benchflow.report.html import command as report
-from pytest_benchflow.report.text import one_line, printable
+from pytest_benchflow.report.text import counted, one_line, printable
 from pytest_benchflow.rollout import reap_command, regrade_command
 from pytest_benchflow.settings import cache_dir, host_variable
 
@@ -218,7 +218,7 @@ def _tasks_list(options: argparse.Namespace) -> int:
             print(f"{printable(path)}: {printable(error)}")
             code = 1
             continue
-        steps = f"{len(task.steps)} step{'s' if len(task.steps) > 1 else ''}"
+        steps = counted(len(task.steps), "step")
         recorded = ", ".join(sorted(file.stem for file in (path / "recorded").glob("*.jsonl"))) or "nothing"
         skills = ", ".join(task.skills) or "none"
         print(f"{printable(path)}: {one_line(task.name)} · {task.file.name} · {steps} · skills: {one_line(skills)}")
@@ -324,7 +324,7 @@ def _rebuild(options: argparse.Namespace) -> int:
             code = 1
             continue
         said = "ready to train" if row.training_ready else f"not ready to train: {one_line(row.reason)}"
-        print(f"{printable(root)}: {len(row.row['trajectory'])} steps, {said}")
+        print(f"{printable(root)}: {counted(len(row.row['trajectory']), 'step')}, {said}")
     return code
 
 

@@ -18,11 +18,12 @@ def tell_of_rollouts(
 ) -> None:
     """Tell of the rollouts that ran; `notes` are lines about all of them."""
     from pytest_benchflow.report.github import is_asked, tell, told_of
+    from pytest_benchflow.report.text import counted
 
     if not is_asked() or _is_worker(config):
         return
     told = [told_of(summary, config.invocation_params.dir, config.rootpath) for summary in report.summaries]
-    left_out = [f"{word}: {count} cells" for word, count in report.left_out.items() if count]
+    left_out = [f"{word}: {counted(count, 'cell')}" for word, count in report.left_out.items() if count]
     for line in tell(told, notes=[*left_out, *notes]):
         terminal.write_line(line)
 

@@ -12,7 +12,7 @@ from pytest_benchflow.catalog.load import shipped
 from pytest_benchflow.errors import BenchflowError, UsageError
 from pytest_benchflow.registry import shipped as shipped_names
 from pytest_benchflow.report.parity import missing_lines, parity_lines
-from pytest_benchflow.report.text import one_line, printable
+from pytest_benchflow.report.text import counted, one_line, printable
 from pytest_benchflow.rollout.cell import resolve_backend
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Parity:
         common = len(self.here.keys() & self.there.manifests.keys())
         return [
             f"parity: {printable(self.there)}",
-            f"parity: {len(self.there.manifests)} agents there, {len(self.here)} here, {common} in both; "
+            f"parity: {counted(len(self.there.manifests), 'agent')} there, {len(self.here)} here, {common} in both; "
             f"compared by {self.mode}",
         ]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_benchflow.report.text import one_line
+from pytest_benchflow.report.text import counted, one_line
 
 if TYPE_CHECKING:
     import pytest
@@ -45,12 +45,12 @@ def matrix_lines(cells: list[RolloutConfig], runs: Runs) -> list[str]:
     product = 1
     for count in axes.values():
         product *= count
-    counted = " x ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in axes.items())
+    axes_told = " x ".join(counted(count, name) for name, count in axes.items())
     canaries = sum(cell.canary for cell in cells)
     marked = f", {canaries} of them canaries" if canaries else ""
-    total = f"{len(cells)} rollout{'' if len(cells) == 1 else 's'}"
+    total = counted(len(cells), "rollout")
     # An agent without a model, or a task without skills, makes fewer than the product.
-    lines = [f"{counted} = {total}{marked}" if product == len(cells) else f"{counted}: {total}{marked}"]
+    lines = [f"{axes_told} = {total}{marked}" if product == len(cells) else f"{axes_told}: {total}{marked}"]
     arms = Counter((cell.agent_name, cell.model, cell.skills) for cell in cells)
     first = Counter((cell.agent_name, cell.model, cell.skills) for cell in cells if cell.canary)
     for arm, count in arms.items():

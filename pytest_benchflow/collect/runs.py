@@ -17,7 +17,7 @@ from pytest_benchflow.collect.findings import PREFIX, judge_findings
 from pytest_benchflow.collect.github import tell_of_reviews
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.rundir import RunDir, is_run
-from pytest_benchflow.report.text import printable
+from pytest_benchflow.report.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ class Reviews:
         if self._config.get_verbosity() < 0:
             return None
         found = len(self.rollouts)
-        return f"review: {found} rollout{'s' if found != 1 else ''}, {len(self.checks)} checks each"
+        return f"review: {counted(found, 'rollout')}, {len(self.checks)} checks each"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note that a check was run, or said itself why it does not apply."""

@@ -155,7 +155,8 @@ class Recorder:
         """Try once more to write what is left, and close the journals."""
         self._flush()
         if self._backlog:
-            self._warn(f"{len(self._backlog)} exchanges could not be written to {self._journal.path.name}")
+            some = "1 exchange" if len(self._backlog) == 1 else f"{len(self._backlog)} exchanges"
+            self._warn(f"{some} could not be written to {self._journal.path.name}")
         self._journal.close()
         self._pending.close()
         if not self._open and not self._backlog:

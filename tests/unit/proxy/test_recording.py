@@ -92,7 +92,7 @@ def test_a_disk_that_stays_full_shows_in_the_report(tmp_path: Path) -> None:
         """,
     )
     assert (received, recorded) == (2, 1)
-    assert "1 exchanges could not be written to llm_trajectory.jsonl" in warnings
+    assert "1 exchange could not be written to llm_trajectory.jsonl" in warnings
     assert len(list(read_records(RunDir(tmp_path).llm))) == 1, "no half line stays"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_benchflow.report.text import cost_text, one_line, printable, reward_text
+from pytest_benchflow.report.text import cost_text, counted, one_line, printable, reward_text
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,8 @@ def test_rewards(reward: float | None, text: str) -> None:
 )
 def test_costs(cost: float | None, text: str) -> None:
     assert cost_text(cost) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1234, "1,234 files")])
+def test_numbers_of_things(number: int, text: str) -> None:
+    assert counted(number, "file") == text

@@ -135,7 +135,8 @@ class Rig:
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Set a key of each provider, and lead to none of their own servers."""
-    for name in ("OPENAI", "ANTHROPIC", "GEMINI", "ZAI", "MISTRAL"):
+    monkeypatch.setenv("AZURE_API_VERSION", "2024-10-21")
+    for name in ("OPENAI", "ANTHROPIC", "AZURE", "GEMINI", "ZAI", "MISTRAL"):
         monkeypatch.setenv(f"{name}_API_KEY", f"sk-{name}-invented")
         monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "bearer-invented-1")
@@ -222,6 +223,7 @@ async def ask_in_every_format(agent: Door, *formats: str) -> list[dict[str, Any]
 PROVIDERS = {
     "anthropic": ("anthropic/claude-x", "ANTHROPIC_BASE_URL", "messages", ""),
     "openai": ("openai/gpt-x", "OPENAI_BASE_URL", None, ""),
+    "azure": ("azure/gpt-x", "AZURE_API_BASE", None, ""),
     "gemini": ("gemini/gemini-x", "GEMINI_BASE_URL", "generateContent", "beta"),
     "other": ("mistral/large-x", "MISTRAL_API_BASE", "chat", ""),
 }

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_benchflow.report.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -36,15 +38,15 @@ def judge_findings(
     Where every error is one that `told` knows, the failure only points to the item `teller`.
     """
     if name in report.not_applicable:
-        pytest.skip(f"{name} {_NOT_APPLICABLE} {report.not_applicable[name]}")
+        pytest.skip(printable(f"{name} {_NOT_APPLICABLE} {report.not_applicable[name]}"))
     found = report.of(name)
     errors = [finding.message for finding in found if finding.severity == "error"]
     if errors and told and teller and all(told(message) for message in errors):
         pytest.fail(f"the error of {teller} says why", pytrace=False)
     if errors:
-        pytest.fail("\n".join([*errors, f"in {place}"]), pytrace=False)
+        pytest.fail(printable("\n".join([*errors, f"in {place}"])), pytrace=False)
     for finding in found:
         try:
-            warnings.warn(CheckWarning(f"{name}: {finding.message}"), stacklevel=1)
+            warnings.warn(CheckWarning(printable(f"{name}: {finding.message}")), stacklevel=1)
         except CheckWarning as error:  # the user made warnings errors
             raise pytest.fail.Exception(str(error), pytrace=False) from None

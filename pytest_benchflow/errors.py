@@ -59,6 +59,7 @@ class SandboxError(BenchflowError, RuntimeError):
 
     category = "sandbox"
     said: tuple[str, str] = ("", "")
+    nothing_made = False  # it was refused before anything of it could be made
 
 
 class AgentError(BenchflowError, RuntimeError):

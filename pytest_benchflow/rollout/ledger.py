@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow import registry
-from pytest_benchflow.errors import UsageError
+from pytest_benchflow.errors import SandboxError, UsageError
 from pytest_benchflow.records.journal import Journal, read_lines
 from pytest_benchflow.records.jsontext import loads
 from pytest_benchflow.rollout.aside import aside
@@ -75,8 +75,9 @@ async def make(
     try:
         await aside(functools.partial(ledger.add, job_dir, "create", **facts))
         sandbox = await backend.create(spec)
-    except BaseException:
-        if backend.dies_with_process or await asyncio.shield(asyncio.to_thread(_reap, facts, backend)):
+    except BaseException as error:
+        nothing_made = isinstance(error, SandboxError) and error.nothing_made
+        if nothing_made or backend.dies_with_process or await asyncio.shield(asyncio.to_thread(_reap, facts, backend)):
             ledger.add(job_dir, "deleted", **facts)
         raise
     ledger.add(job_dir, "created", **facts)

@@ -14,6 +14,7 @@ import pytest
 from pytest_benchflow import registry
 from pytest_benchflow.contracts import Installation, Mount
 from pytest_benchflow.errors import AgentError, SandboxError
+from pytest_benchflow.rollout.ledger import Ledger, facts_of, make
 from pytest_benchflow.sandboxes._daytona.api import Api
 from pytest_benchflow.sandboxes._daytona.box import Box
 from pytest_benchflow.tasks.task import Environment
@@ -119,6 +120,33 @@ def test_a_sandbox_whose_making_was_not_answered_is_removed_when_we_stop_waiting
         rig.run(give_up())
     assert daytona.requests["POST /sandbox"] == 1
     assert daytona.sandboxes == {}
+
+
+def test_a_sandbox_whose_making_is_not_answered_is_found_and_used(
+    rig: Rig, daytona: DaytonaHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_benchflow.sandboxes._daytona.create._LOOK_SEC", 0.2)
+    others = daytona.add({"benchflow.managed": "1:ann", "benchflow.owner": "ann"}, count=2, age=HOUR)
+    daytona.fail("GET /sandbox", status=500, times=1)
+    daytona.lose_reply("POST /sandbox")
+    sandbox = rig.create()
+    assert rig.sh(sandbox, "echo here").stdout == "here\n"
+    assert daytona.requests["POST /sandbox"] == 1
+    rig.run(sandbox.stop())
+    assert set(daytona.sandboxes) == set(others)
+
+
+def test_a_key_that_nobody_knows_makes_nothing_and_leaves_no_doubt(
+    rig: Rig, daytona: DaytonaHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYTONA_API_KEY", "of-nobody")
+    spec, ledger = rig.spec(), Ledger(tmp_path / "own.jsonl", "session")
+    with pytest.raises(SandboxError, match="refuses the key in DAYTONA_API_KEY"):
+        rig.run(make(ledger, tmp_path, rig.backend, spec, facts_of(rig.backend, spec)))
+    ledger.close()
+    events = [json.loads(line)["event"] for line in (tmp_path / "sandboxes.jsonl").read_text().splitlines()]
+    assert events == ["create", "deleted"]
+    assert daytona.requests["POST /sandbox"] == 0
 
 
 def test_commands_leave_no_session_and_a_service_lives_on(rig: Rig, daytona: DaytonaHost) -> None:

@@ -31,6 +31,7 @@ CALL_SEC = 60.0
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Refused before anything was done: asking again repeats nothing.
 _NOT_DONE_STATUS = frozenset({425, 429})
+_TAKEN: set[tuple[str, str]] = set()  # addresses, each with a key that was taken there
 
 
 class GoneError(SandboxError):
@@ -92,6 +93,15 @@ class Api:
     def sdk(self) -> Any:
         """Return the SDK's module; `open` first."""
         return self._sdk
+
+    @property
+    def taken(self) -> bool:
+        """Tell whether the key was seen to be taken, by any client of this process."""
+        return (self.url, self._key) in _TAKEN
+
+    def take(self) -> None:
+        """Remember that the key is taken."""
+        _TAKEN.add((self.url, self._key))
 
     async def close(self) -> None:
         """Let go of the connections; safe to call twice."""
@@ -191,6 +201,11 @@ def _words(error: Exception) -> str:
 def is_refusal_for_now(error: BaseException | None) -> bool:
     """Tell whether the server answered, and that it cannot at present."""
     return _status(error) in _TRANSIENT_STATUS
+
+
+def is_unknown_key(error: BaseException | None) -> bool:
+    """Tell whether the server answered that it knows no such key."""
+    return _status(error) == 401
 
 
 def _not_done(error: BaseException) -> bool:

@@ -57,6 +57,11 @@ class Arm:
             for task, counts in self.verdicts.items()
         }
 
+    @property
+    def planned(self) -> dict[str, int]:
+        """Return by task how many rollouts were to run, whatever became of them; what was skipped could not."""
+        return {task: counts.total() - counts["skipped"] for task, counts in self.verdicts.items()}
+
     def note(self, task: str, verdict: str, reward: float | None) -> None:
         """Count one cell; only a healthy rollout has a reward that counts."""
         self.verdicts.setdefault(task, Counter())[verdict] += 1
@@ -66,8 +71,7 @@ class Arm:
     def as_dict(self) -> dict[str, Any]:
         """Return its numbers for summary.json. `solved.of` is all that was planned, whatever became of it."""
         counts = sum(self.verdicts.values(), Counter())
-        trials = self.trials
-        planned = {task: counts.total() - counts["skipped"] for task, counts in self.verdicts.items()}
+        trials, planned = self.trials, self.planned
         return {
             "agent": self.agent,
             "model": self.model,
@@ -119,17 +123,26 @@ def arms_of(job_dir: Path, rollouts: Iterable[Rollout], found: Coverage) -> list
 
 
 def skill_lifts(arms: Iterable[Arm]) -> list[dict[str, Any]]:
-    """Return for each agent and model run with and without skills what they add, paired by task."""
+    """Return for each agent and model run with and without skills what they add, paired by task.
+
+    A task that was to run both ways and has no healthy rollout of one of them makes no pair, and is `left_out`.
+    """
     by_key = {arm.key: arm for arm in arms}
-    return [
-        {
-            "agent": agent,
-            "model": model,
-            "lift": difference(by_key[agent, model, "without"].rewards, arm.rewards).as_dict(),
-        }
-        for (agent, model, skills), arm in by_key.items()
-        if skills == "with" and (agent, model, "without") in by_key
-    ]
+    found = []
+    for (agent, model, skills), arm in by_key.items():
+        without = by_key.get((agent, model, "without"))
+        if skills != "with" or without is None:
+            continue
+        both = [task for task, count in arm.planned.items() if count and without.planned.get(task)]
+        found.append(
+            {
+                "agent": agent,
+                "model": model,
+                "lift": {**difference(without.rewards, arm.rewards).as_dict(), "of": len(both)},
+                "left_out": sorted(task for task in both if not (arm.rewards.get(task) and without.rewards.get(task))),
+            }
+        )
+    return found
 
 
 def is_paid(rollout: Rollout) -> bool:

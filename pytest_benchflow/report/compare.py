@@ -12,6 +12,7 @@ from pytest_benchflow.errors import RecordError, UsageError
 from pytest_benchflow.records.arms import Arm, arms_of, cost_record, token_record
 from pytest_benchflow.records.coverage import coverage
 from pytest_benchflow.records.job import rollouts_of, without_copies
+from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.records.statistics import CONFIDENCE, Estimate, difference
 from pytest_benchflow.report.text import NONE, UNKNOWN, cost_text, one_line, reward_text
 
@@ -25,7 +26,7 @@ Compare two jobs: the tasks that only one of them solved, the mean rewards and t
 95 % interval, a bootstrap over tasks), cost and tokens. Rollouts of the same agent, model and skill mode are compared;
 two jobs with one such group each are compared whatever their names, as for two versions of an agent.
 A task counts as solved when more than half of its healthy trials solved it. Unhealthy, missing and skipped cells are
-counted and have no reward.
+counted and have no reward; tasks without a healthy rollout in both jobs are named and not compared.
 Exit codes: 0 compared; 1 a record cannot be read; 2 wrong use, or nothing to compare."""
 
 _LISTED = 20
@@ -44,6 +45,19 @@ class Comparison:
         return sorted(
             task for task, (n, _) in self.before.trials.items() if n and self.after.trials.get(task, (0, 0))[0]
         )
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Return the tasks that are not compared, each with the reason."""
+        tasks = sorted({*self.before.verdicts, *self.after.verdicts} - set(self.tasks))
+        return {task: self._why_left_out(task) for task in tasks}
+
+    def _why_left_out(self, task: str) -> str:
+        sides = (("before", self.before), ("after", self.after))
+        lacking = [side for side, arm in sides if task not in arm.verdicts]
+        if lacking:
+            return f"not in the job {lacking[0]}"
+        return f"no healthy rollout {' and '.join(side for side, arm in sides if not arm.trials[task][0])}"
 
     @property
     def solved(self) -> list[str]:
@@ -66,6 +80,7 @@ class Comparison:
             "before": _side(self.before),
             "after": _side(self.after),
             "tasks_compared": len(self.tasks),
+            "left_out": self.left_out,
             "solved": self.solved,
             "regressed": self.regressed,
             "reward_change": self.change.as_dict(),
@@ -99,10 +114,18 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_arms(job_dir: Path) -> list[Arm]:
-    """Return what a job's rollouts came to. Raises: UsageError when there are none."""
+    """Return what a job's rollouts came to.
+
+    Raises: UsageError when there are none, RecordError when the job's plan is there and cannot be read.
+    """
     rollouts = without_copies(rollouts_of(job_dir))[0] if job_dir.is_dir() else []
     if not rollouts:
         raise UsageError(f"{job_dir} is no job with rollouts; name a directory such as jobs/NAME")
+    if (job_dir / "job.json").is_file():
+        try:
+            read_json(job_dir / "job.json")
+        except RecordError as error:
+            raise RecordError(f"{error}; without it nobody knows what was planned, and what of it is missing") from None
     healthy = {}
     for rollout in rollouts:
         try:
@@ -139,12 +162,18 @@ def comparison_lines(compared: Comparison) -> Iterator[str]:
     for side, arm in (("before", before), ("after", after)):
         if len(arm.versions) > 1:
             yield f"  {side}: {_versions(arm)}"
-    yield f"  reward changed by {_signed(change)} over {change.tasks} tasks"
-    for word, tasks in (("solved now", compared.solved), ("regressed", compared.regressed)):
-        yield f"  {word}: {len(tasks) or 'none'}"
-        yield from (f"    {one_line(task)}" for task in tasks[:_LISTED])
-        if len(tasks) > _LISTED:
-            yield f"    and {len(tasks) - _LISTED} more, which --json lists"
+    yield f"  {_change_text(change, change.tasks + len(compared.left_out))}"
+    yield from _listed("solved now", compared.solved)
+    yield from _listed("regressed", compared.regressed)
+    if left_out := compared.left_out:
+        yield from _listed("not compared", [f"{task}: {why}" for task, why in left_out.items()])
+
+
+def _listed(word: str, items: Sequence[str]) -> Iterator[str]:
+    yield f"  {word}: {len(items) or 'none'}"
+    yield from (f"    {one_line(item)}" for item in items[:_LISTED])
+    if len(items) > _LISTED:
+        yield f"    and {len(items) - _LISTED} more, which --json lists"
 
 
 def _side(arm: Arm) -> dict[str, Any]:
@@ -185,11 +214,13 @@ def _solves(arm: Arm, task: str) -> bool:
     return 2 * solved > trials
 
 
-def _signed(change: Estimate) -> str:
+def _change_text(change: Estimate, tasks: int) -> str:
+    """Say by how much the reward changed, and over how many of all tasks."""
     if change.mean is None:
-        return "nothing known"
+        return "nothing is known of a change: no task has healthy rollouts in both"
+    over = f"{change.tasks} of {tasks} tasks" if change.tasks < tasks else f"{tasks} task{'' if tasks == 1 else 's'}"
     spread = "" if change.low is None else f" ({CONFIDENCE:.0%} interval {change.low:+.3f} to {change.high:+.3f})"
-    return f"{change.mean:+.3f}{spread}"
+    return f"reward changed by {change.mean:+.3f}{spread} over {over}"
 
 
 def _alone(before: Sequence[Arm], after: Sequence[Arm], compared: Sequence[Comparison]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_benchflow.records.values import integer, mapping
@@ -44,7 +45,7 @@ def judge(summary: Mapping[str, Any] | None, settings: Settings, *, unknown: str
         found.append(_said(RATE, holds, number, f"at least {settings.min_pass_rate:g}"))
     if settings.max_unhealthy is not None:
         share = settings.max_unhealthy.endswith("%")
-        limit = float(settings.max_unhealthy.rstrip("%"))
+        limit = Fraction(settings.max_unhealthy.rstrip("%"))  # exact, so that what equals the limit keeps it
         bad = unhealthy + missing
         holds = bad * 100 <= limit * of if share else bad <= limit
         number = f"{bad} of {of} not healthy is {bad / of:.2%} ({beside})"

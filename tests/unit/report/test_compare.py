@@ -100,3 +100,49 @@ def test_a_jobs_summary_holds_its_arms_with_all_that_was_planned(jobs: tuple[Pat
     assert without["solved"] == {"count": 2, "of": 5, "unhealthy": 0, "missing": 1, "skipped": 0}
     assert without["pass_at"] == {"1": {"chance": 0.5, "tasks": 4, "of": 5}}
     assert summary["skill_lift"][0]["lift"]["mean"] == -1.0
+
+
+def test_what_is_not_compared_is_named_with_its_reason(
+    jobs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = jobs
+    add(before, "dead", "pass", 1.0)
+    add(after, "dead", "unhealthy", 0.0, verdict_category="verifier")
+    add(after, "new", "pass", 1.0)
+    assert main(["compare", str(before), str(after)]) == 0
+    said = capsys.readouterr().out
+    assert " over 4 of 6 tasks\n" in said
+    left_out = {"dead": "no healthy rollout after", "new": "not in the job before"}
+    assert said.endswith("  not compared: 2\n" + "".join(f"    {task}: {why}\n" for task, why in left_out.items()))
+    (found,) = compare(read_arms(before), read_arms(after))
+    assert found.as_dict()["left_out"] == left_out
+
+
+def test_where_nothing_is_healthy_in_both_nothing_is_known_of_a_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(tmp_path / "a", "dead", "unhealthy", 1.0)
+    add(tmp_path / "b", "dead", "unhealthy", 1.0)
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    said = capsys.readouterr().out
+    assert "nothing is known of a change: no task has healthy rollouts in both\n" in said
+    assert "dead: no healthy rollout before and after\n" in said
+
+
+def test_a_plan_that_cannot_be_read_hides_no_missing_rollout(
+    jobs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (jobs[1] / "job.json").write_text("{")
+    assert main(["compare", *map(str, jobs)]) == 1
+    said = capsys.readouterr()
+    assert (said.out, "job.json: not JSON" in said.err) == ("", True)
+
+
+def test_a_task_without_a_pair_is_left_out_of_what_skills_add_and_named(jobs: tuple[Path, Path]) -> None:
+    job = jobs[0]
+    add(job, "easy", "pass", 1.0, skills="with-skill")
+    add(job, "gained", "pass", 1.0, skills="with-skill")
+    add(job, "lost", "unhealthy", 1.0, skills="with-skill")
+    (lift,) = write_job_files(job)["skill_lift"]
+    assert (lift["lift"]["mean"], lift["lift"]["tasks"], lift["lift"]["of"]) == (0.5, 2, 3)
+    assert lift["left_out"] == ["lost"]

@@ -78,11 +78,14 @@ const tokensOf = (entry) => tokenSum({ total: entry.tokens, subtotal: entry.toke
 
 const interval = (estimate) => (isNumber(estimate.low) && isNumber(estimate.high) ? `${reward(estimate.low)} – ${reward(estimate.high)}` : isNumber(estimate.mean) ? "one task: no interval" : "");
 
+// How many it is over, of how many it was to be where that is more.
+const someOf = (told, noun) => (isNumber(told.of) && told.of !== told.tasks ? `${count(told.tasks)} of ${plural(told.of, noun)}` : plural(told.tasks, noun));
+
 // The chance for the most trials that is known, with over how many tasks where that is not all.
-function chance(table, of) {
+function chance(table) {
   const told = Object.entries(object(table)).map(([k, each]) => [Number(k), object(each)]).filter(([, each]) => isNumber(each.chance)).sort(([a], [b]) => a - b).at(-1);
   if (!told) return known(UNKNOWN);
-  const some = isNumber(told[1].tasks) && told[1].tasks !== of ? `, ${plural(told[1].tasks, "task")}` : "";
+  const some = isNumber(told[1].tasks) && told[1].tasks !== told[1].of ? `, ${someOf(told[1], "task")}` : "";
   return [reward(told[1].chance), el("div", { class: "quiet" }, `k = ${told[0]}${some}`)];
 }
 
@@ -97,8 +100,8 @@ function drawArms() {
     return el("tr", {},
       el("th", { scope: "row" }, el("span", { text: arm.agent }), versions(arm)), el("td", { text: model(String(arm.model)) }), el("td", { text: arm.skills }),
       el("td", { class: "number" }, el("b", {}, `${count(solved.count)} / ${count(solved.of)}`), off ? el("div", { class: "quiet" }, off) : null),
-      el("td", { class: "number" }, known(reward(estimate.mean))), el("td", { class: "quiet" }, interval(estimate)),
-      el("td", { class: "number" }, chance(arm.pass_at, Object.keys(object(arm.tasks)).length)), el("td", { class: "number" }, chance(arm.pass_all, Object.keys(object(arm.tasks)).length)),
+      el("td", { class: "number" }, known(reward(estimate.mean)), isNumber(estimate.mean) && isNumber(estimate.of) && estimate.of !== estimate.tasks ? el("div", { class: "quiet" }, someOf(estimate, "task")) : null), el("td", { class: "quiet" }, interval(estimate)),
+      el("td", { class: "number" }, chance(arm.pass_at)), el("td", { class: "number" }, chance(arm.pass_all)),
       el("td", { class: "number" }, calls ? known(tokenSum(arm.tokens)) : "–"),
       el("td", { class: "number" }, !paid ? "–" : known(money(cost.total)), paid && cost.unpriced && cost.priced_subtotal > 0 ? el("div", { class: "quiet" }, `${money(cost.priced_subtotal)} known`) : null),
       el("td", { class: "number" }, known(seconds(object(arm.seconds).total))));
@@ -106,7 +109,9 @@ function drawArms() {
   clear(byId("arms"), el("caption", { class: "hidden" }, "What each agent, model and skill mode came to"), el("thead", {}, el("tr", {}, names.map((name, number) => el("th", { scope: "col", class: number > 2 && number !== 5 ? "number" : null }, name)))), el("tbody", {}, told.map(row)));
   const lifts = list(summary.skill_lift).map(object).map((each) => {
     const lift = object(each.lift), spread = isNumber(lift.low) ? ` (${signed(lift.low)} to ${signed(lift.high)})` : "";
-    return `Skills change the reward of ${armName({ agent: each.agent, model: each.model })} by ${isNumber(lift.mean) ? signed(lift.mean) : "an unknown amount"}${spread}, paired by task.`;
+    const left = list(each.left_out).filter(isText), over = isNumber(lift.tasks) ? ` over ${someOf(lift, "task")}` : "";
+    const without = left.length ? ` Without a pair of healthy rollouts: ${left.slice(0, 20).map(shortTask).join(", ")}${left.length > 20 ? ` and ${left.length - 20} more` : ""}.` : "";
+    return `Skills change the reward of ${armName({ agent: each.agent, model: each.model })} by ${isNumber(lift.mean) ? signed(lift.mean) : "an unknown amount"}${spread}, paired by task${over}.${without}`;
   });
   byId("lift").textContent = visible(lifts.join("\n"));
 }

@@ -31,8 +31,9 @@ class Assembly:
         reason: str | None = None
         for number, (_, data) in enumerate(events(raw), 1):
             if data.strip() == b"[DONE]":
+                # Clients read no further.
                 done = True
-                continue
+                break
             try:
                 chunk = loads(data)
             except ValueError:

@@ -20,6 +20,7 @@ from pytest_benchflow.dialects._match import dialect_for
 from pytest_benchflow.dialects.chat import dialect as chat
 from pytest_benchflow.errors import ProviderError, ReplayMismatchError, UnansweredError
 from pytest_benchflow.proxy import _controls, _effort
+from pytest_benchflow.proxy._incoming import Server, UnreadableError, read_body
 from pytest_benchflow.proxy._pacing import NotWantedError, Wait
 from pytest_benchflow.proxy._recorder import Exchange, Recorder, parse_body
 from pytest_benchflow.proxy.http import proxy_passwords
@@ -28,8 +29,6 @@ from pytest_benchflow.records.values import now
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-
-    from aiohttp.web_protocol import RequestHandler
 
     from pytest_benchflow.contracts import Dialect, ModelResponse, Upstream
     from pytest_benchflow.proxy._pacing import Account, Pacing
@@ -90,21 +89,6 @@ class Gateway:
         await asyncio.gather(*(endpoint.close() for endpoint in list(self._endpoints)))
         if self._pacing is not None:
             self._pacing.close()
-
-
-class _Server(web.Server):
-    """A server that says when a client leaves, rather than ending at once what was under way for it."""
-
-    def __init__(
-        self, handle: Callable[..., Awaitable[web.StreamResponse]], left: Callable[[object], None], **more: Any
-    ) -> None:
-        super().__init__(handle, **more)
-        self._left = left
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        """Pass on which connection is gone."""
-        super().connection_lost(handler, exc)
-        self._left(handler)
 
 
 class GatewayEndpoint:
@@ -171,9 +155,10 @@ class GatewayEndpoint:
     async def adopt(self, listener: socket.socket) -> None:
         """Serve this endpoint on a listening socket made elsewhere (inside a sandbox's network)."""
         if self._runner is None:
-            server = _Server(
+            server = Server(
                 self._handle,
-                self._left,
+                left=self._left,
+                malformed=self._malformed,
                 access_log=None,
                 max_line_size=_LONGEST_LINE,
                 max_field_size=_LONGEST_LINE,
@@ -258,6 +243,16 @@ class GatewayEndpoint:
             del self._exchanges[task]
             self._recorder.end(exchange)
 
+    def _malformed(self, message: str) -> web.Response:
+        """Answer, and record, what came and was no HTTP: whose it is cannot be told."""
+        if self._closing is not None:
+            return web.Response(status=503)
+        exchange = self._recorder.receive("UNKNOWN", "/")
+        self._recorder.begin_without_body(exchange, None)
+        answer = _refuse(exchange, None, 400, "malformed", f"what came is no request in HTTP: {message}")
+        self._recorder.end(exchange)
+        return answer
+
     def _left(self, connection: object) -> None:
         """Note that a client is gone; its exchange goes on without it, unless answers are not drained."""
         for task, exchange in tuple(self._exchanges.items()):
@@ -273,7 +268,10 @@ class GatewayEndpoint:
             self._recorder.begin_without_body(exchange, request.content_length)
             return _refuse(exchange, dialect, 401, "unauthorized", "the API key is not this rollout's token")
         try:
-            raw = await _read(request, self._longest_body)
+            raw = await read_body(request, self._longest_body)
+        except UnreadableError as error:
+            self._recorder.begin(exchange, error.raw, None)
+            return _refuse(exchange, dialect, error.status, "invalid_request_error", str(error))
         except ConnectionError:
             exchange.client_gone = True
             exchange.error = {"type": "client_gone", "message": "the client left before its request was whole"}
@@ -391,28 +389,6 @@ def _shown(request: web.BaseRequest) -> Iterator[str]:
     yield from (headers[name] for name in ("x-api-key", "x-goog-api-key", "api-key") if name in headers)
     if "key" in (query := request.rel_url.query):
         yield query["key"]
-
-
-async def _read(request: web.BaseRequest, limit: int) -> bytes | None:
-    """Return the whole body; None, without reading on, once it is longer than `limit` bytes.
-
-    Raises: ConnectionError when the client left before its end.
-    """
-    if (request.content_length or 0) > limit:
-        return None
-    try:
-        if request.headers.get("Expect", "").lower() == "100-continue":
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0
-        chunks, size = [], 0
-        while chunk := await request.content.readany():
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                return None
-        return b"".join(chunks)
-    except web.RequestPayloadError as error:
-        raise ConnectionError(str(error)) from error
 
 
 async def _pass_whole(

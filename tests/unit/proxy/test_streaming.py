@@ -71,6 +71,25 @@ def test_where_chunks_end_does_not_matter(tmp_path: Path, name: str, size: int) 
     run(work())
 
 
+def test_what_comes_after_the_end_of_a_chat_stream_is_passed_on_and_not_taken_for_the_answer(tmp_path: Path) -> None:
+    chat = dialect_for(CHAT)
+    assert chat is not None
+    body = answer_body(chat.name, LONG, 1, {"model": "m"})
+    raw = b"".join(chat.disassemble(body, {}, CHAT))
+    more = b'data: {"choices": [{"index": 0, "delta": {"content": " and more"}}], "extra": 1}\n\n: bye\n\njunk'
+
+    async def work() -> None:
+        async with door(tmp_path, Pieces(raw + more, 50, "text/event-stream")) as agent:
+            answer = await agent.post(asking("x", stream=True))
+            (record,) = agent.records()
+        assert answer.raw == raw + more
+        found = record["response"]["body"]
+        assert (found["choices"], record["error"]) == (body["choices"], None)
+        assert "extra" not in found
+
+    run(work())
+
+
 def test_the_first_piece_arrives_before_the_last_is_made(tmp_path: Path) -> None:
     async def work() -> None:
         turn = ScriptTurn(text="one two three four five six seven eight nine", pause=0.2)

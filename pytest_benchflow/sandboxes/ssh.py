@@ -15,7 +15,7 @@ from pytest_benchflow.sandboxes._ssh.aside import Aside
 from pytest_benchflow.sandboxes._ssh.connect import connect
 from pytest_benchflow.sandboxes._ssh.far import Far, reap
 from pytest_benchflow.sandboxes._ssh.far_sandbox import FarSandbox, key_of
-from pytest_benchflow.sandboxes._ssh.far_ship import ship
+from pytest_benchflow.sandboxes._ssh.far_ship import is_taken_back, ship, take_back
 from pytest_benchflow.sandboxes._ssh.hosts import FORM, Slot, SshHost, read_hosts, take_slot
 from pytest_benchflow.sandboxes._ssh.machine import MachineSandbox, Plain
 
@@ -260,7 +260,16 @@ class SshBackend:
 
 
 async def _start(host: SshHost) -> Far | Plain:
-    """Connect to a host, and start our program there where it can isolate a rollout."""
+    """Connect to a host, and start our program there where it can isolate a rollout; elsewhere it goes again."""
+    try:
+        return await _begin(host)
+    except SandboxError as error:
+        if not is_taken_back(error):
+            raise
+    return await _begin(host)
+
+
+async def _begin(host: SshHost) -> Far | Plain:
     client = await asyncio.to_thread(connect, host)
     try:
         machine = await asyncio.to_thread(ship, client)
@@ -273,7 +282,13 @@ async def _start(host: SshHost) -> Far | Plain:
     if far.unavailable is None:
         return far
     await far.close()
-    return Plain(host, await asyncio.to_thread(connect, host), machine, far.unavailable)
+    client = await asyncio.to_thread(connect, host)
+    try:
+        await asyncio.to_thread(take_back, client, machine)
+    except BaseException:
+        client.close()
+        raise
+    return Plain(host, client, machine, far.unavailable)
 
 
 class _Chosen(NamedTuple):

@@ -14,7 +14,10 @@ import pytest
 from pytest_benchflow.errors import SandboxError
 from pytest_benchflow.sandboxes import ssh
 from pytest_benchflow.sandboxes._ssh import far as _far
+from pytest_benchflow.sandboxes._ssh.connect import connect as connect_to
 from pytest_benchflow.sandboxes._ssh.far_sandbox import key_of
+from pytest_benchflow.sandboxes._ssh.far_ship import ship
+from pytest_benchflow.sandboxes._ssh.hosts import read_host
 from tests import sshhost
 from tests.contracts.sandboxrig import EchoEndpoint, Rig, make_task, processes_of
 from tests.contracts.test_sandboxes import CONNECT
@@ -353,6 +356,42 @@ def test_a_machine_that_isolates_nothing_says_so(plain_backend: SshBackend, tmp_
         reason = plain_backend.unsupported(commands)
         assert reason is not None
         assert "where none can be made" in reason
+
+
+def test_on_such_a_machine_our_program_does_not_stay(tmp_path: Path, connect: Connect) -> None:
+    if reason := sshhost.why_no_sshd():
+        pytest.skip(reason)
+    sshd = sshhost.Sshd(tmp_path / "sshd", plain=True)
+    sshd.start()
+    try:
+        backend, programs = connect(sshd), sshd.far_home / "cache" / "far"
+        with pytest.warns(ssh.IsolationWarning, match="nothing is isolated"):
+            assert backend.available() is None
+        assert list(programs.iterdir()) == []
+        # A process that is killed as it begins leaves it, until somebody looks for what that left.
+        client = connect_to(read_host(sshd.address))
+        ship(client)
+        client.close()
+        assert len(list(programs.iterdir())) == 1
+        assert backend.reap(tmp_path / "scratch", sshd.address)
+        assert list(programs.iterdir()) == []
+    finally:
+        sshd.stop()
+
+
+def test_a_program_that_no_session_used_for_long_goes(own_sshd: Sshd, connect: Connect, tmp_path: Path) -> None:
+    programs = own_sshd.far_home / "cache" / "far"
+    for name, days in (("old", 30), ("lately", 3)):
+        (programs / name / "pytest_benchflow").mkdir(parents=True)
+        os.utime(programs / name, (time.time() - days * 86400,) * 2)
+    backend = connect(own_sshd)
+    assert backend.available() is None
+    (ours,) = (path for path in programs.iterdir() if path.name != "lately")
+    assert ours.name != "old"
+    os.utime(ours, (time.time() - 30 * 86400,) * 2)
+    asyncio.run(backend.close())
+    assert connect(own_sshd).available() is None
+    assert ours.stat().st_mtime > time.time() - 86400
 
 
 def test_on_such_a_machine_nothing_is_touched_that_was_there(plain_backend: SshBackend, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pytest_benchflow.contracts import Capabilities
 from pytest_benchflow.errors import BenchflowError, SandboxError
 from pytest_benchflow.sandboxes._frames import Frames, Stream, pump
 from pytest_benchflow.sandboxes._ssh.connect import LoginError, connect, run
-from pytest_benchflow.sandboxes._ssh.far_ship import command, ship
+from pytest_benchflow.sandboxes._ssh.far_ship import command, ship, take_back
 from pytest_benchflow.sandboxes._ssh.link import Link
 from pytest_benchflow.sandboxes._ssh.machine import reap_line
 from pytest_benchflow.sandboxes._ssh.machine_scripts import FREE
@@ -301,6 +301,8 @@ def reap(host: SshHost, key: str) -> bool:
         if not found:
             raise SandboxError(f"{host}: {err.decode(errors='replace').strip()[-300:]}")
         facts = json.loads(rest.partition(b"\n")[0])
+        if facts.get("unavailable"):
+            take_back(client, machine)
         return bool(facts.get("gone"))
     finally:
         client.close()

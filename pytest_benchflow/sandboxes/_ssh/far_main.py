@@ -320,12 +320,15 @@ class Connection:
 
 
 def reap(key: str) -> None:
-    """End the session whose sandbox `key` is, with all it has; its host is gone. Tells whether nothing is left."""
+    """End the session whose sandbox `key` is, with all it has; its host is gone.
+
+    Tells whether nothing is left, and why no session can be here, as on a machine that isolates nothing.
+    """
     gone = True
     for place in base_directory().iterdir():
         if (place / key).is_dir():
             gone = _end_session(place) and gone
-    greet(1, gone=gone)
+    greet(1, gone=gone, unavailable=LocalBackend().available())
 
 
 def _end_session(place: Path) -> bool:

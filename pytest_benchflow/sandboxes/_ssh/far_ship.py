@@ -31,9 +31,14 @@ digest=$2
 [ "$(uname -s) $(uname -m)" = "$3" ] && digest=$1
 place=${BENCHFLOW_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/pytest-benchflow}/far/$digest
 echo "place $place"
-[ -e "$place" ] && echo "there yes"
+[ -e "$place" ] && touch "$place" && echo "there yes"
+find "$(dirname "$place")" -mindepth 1 -maxdepth 1 -mtime +"$4" -exec rm -rf -- {} + 2>/dev/null
 echo done
 """
+# Away at once for whoever looks, however long it takes.
+_TAKE_BACK = '[ -e "$1" ] || exit 0; mv -- "$1" "$1.draft-$$" || [ ! -e "$1" ] || exit 1; rm -rf -- "$1.draft-$$"'
+# Longer than any session lasts.
+_UNUSED_DAYS = 14
 _UNPACK = """
 import os, shutil, sys, tarfile
 place = sys.argv[1]
@@ -64,9 +69,13 @@ class Machine:
 
 
 def ship(client: Any) -> Machine:
-    """Look at a machine that is connected to and bring our program there. Raises: SandboxError."""
+    """Look at a machine that is connected to and bring our program there. Raises: SandboxError.
+
+    Programs of ours that no session has used for long are removed.
+    """
     mine = f"{platform.system()} {platform.machine()}"
-    code, out, err = run(client, shlex.join(["sh", "-c", _PROBE, "sh", _bundle(True)[0], _bundle(False)[0], mine]))
+    words = [_bundle(True)[0], _bundle(False)[0], mine, str(_UNUSED_DAYS)]
+    code, out, err = run(client, shlex.join(["sh", "-c", _PROBE, "sh", *words]))
     facts = dict(line.split(" ", 1) for line in out.decode(errors="replace").splitlines() if " " in line)
     if code != 0 or "place" not in facts:
         raise SandboxError(f"no POSIX shell answers there: {(err or out).decode(errors='replace').strip()[-300:]}")
@@ -78,6 +87,22 @@ def ship(client: Any) -> Machine:
         if code != 0:
             raise SandboxError(f"our program cannot be put there: {err.decode(errors='replace').strip()[-300:]}")
     return machine
+
+
+def take_back(client: Any, machine: Machine) -> None:
+    """Remove our program, where no session can have it run; who begins it just then brings it again.
+
+    Raises: SandboxError.
+    """
+    code, _, err = run(client, shlex.join(["sh", "-c", _TAKE_BACK, "sh", machine.place]))
+    if code != 0:
+        said = err.decode(errors="replace").strip()[-300:]
+        raise SandboxError(f"our program cannot be removed from {machine.place} there: {said}")
+
+
+def is_taken_back(error: BaseException) -> bool:
+    """Tell whether our program was removed before it began."""
+    return f"No module named '{PACKAGE.name}" in str(error)
 
 
 def command(machine: Machine, *words: str) -> str:

@@ -199,6 +199,10 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     leads_workers = _distributes(config)
     if not leads_workers:
         runs.items = session.items
+        if _has_values(config) and _worker(config) is None:
+            from pytest_benchflow.collect.overrides import check_overrides
+
+            check_overrides(session.items, runs)
     if any(
         hasattr(item, "cell") or hasattr(item, "capability") or asks_for_rollout(item) for item in session.items
     ) or (leads_workers and (_selection(config).in_use or _lists(config, "benchflow_conformance"))):

@@ -53,6 +53,28 @@ def test_an_overridden_rung_changes_task_items_too(bench: Bench) -> None:
     assert done.parseoutcomes()["solved"] == 1
 
 
+def test_an_override_that_makes_one_rollout_of_two_cells_is_refused_before_anything_runs(bench: Bench) -> None:
+    bench.task()
+    two = (
+        "tasks",
+        "-m",
+        "rollout",
+        "--benchflow-agent=nop",
+        "--benchflow-agent=oracle",
+        "--benchflow-sandbox=scripted",
+    )
+    bench.pytester.makeconftest(ORACLE)
+    bench.refused(
+        *two, says="conftest.py:3 is the same for 2 agents (nop, oracle), whose rollouts would be one; ask for"
+    )
+    assert not (bench.path / "jobs").exists()
+    # One that knows the cell may tell them apart.
+    bench.pytester.makeconftest(
+        ORACLE.replace("agent():", "agent(benchflow_cell):").replace('"oracle"', "benchflow_cell.agent")
+    )
+    assert bench.run(*two, "-k", "nop").ret == 0
+
+
 def test_an_overridden_task_needs_no_marker(bench: Bench) -> None:
     bench.task("elsewhere", under="other")
     bench.pytester.makeconftest(

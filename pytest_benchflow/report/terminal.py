@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ _FOUND_SEC = 2.0
 
 _REASONS = 5
 _GAP = " · "
+_PROGRESS = re.compile(r"\[ *\d+(?:%|/\d+)\]\Z")
 _PERCENTAGE = 9  # columns that pytest wants for its own
 
 
@@ -318,8 +320,9 @@ class RolloutReport:
     def _end_line(self) -> None:
         """End the line that is being written, with its percentage."""
         terminal, self._line_open = self._terminal, False
-        if self._width and self._verbosity == 0 and not self._just_named and terminal._show_progress_info:
-            # pytest offers no public way to end a line as it does itself.
+        # pytest offers no public way to end a line as it does itself, or to tell that it has.
+        ended = self._just_named or _PROGRESS.search(terminal._tw._current_line)
+        if self._width and self._verbosity == 0 and not ended and terminal._show_progress_info:
             terminal._write_progress_information_filling_space()
         if self._width or not (self._distributed or self._interjected):
             terminal.write("\n")

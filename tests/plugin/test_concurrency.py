@@ -116,6 +116,7 @@ def test_others_go_on_while_one_is_waited_for_and_are_reported_in_order(bench: B
     done = bench.run("tasks", *WAITING, "--benchflow-concurrency=2")
     assert done.ret == 0, done.outlines
     assert told(done) == ["a-slow", "b", "c", "d", "e"]
+    assert [line for line in done.outlines if line.count("%]") > 1] == []
     assert bench.result(bench.rollouts()[0])["error"] is None
 
 

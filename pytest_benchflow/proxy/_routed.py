@@ -43,6 +43,13 @@ class Way:
     untranslatable: str | None = None  # why LiteLLM cannot be asked, with what to do
     timeout: float | None = None  # seconds for one whole answer
 
+    @property
+    def key_name(self) -> str:
+        """Return what a session knows the key by: its variable, or that there is none."""
+        return (
+            self.key_source or f"no key for {next(iter(self.natives.values()), self.litellm_model.partition('/')[0])}"
+        )
+
 
 class RoutedUpstream:
     """An upstream that chooses the way for each request by its format (`contracts.Upstream`)."""
@@ -55,7 +62,7 @@ class RoutedUpstream:
         self.account = account_name(
             way.key, *sorted(way.natives.values()), *parameters
         )  # whose calls are paced together
-        # Hears of a key that the provider refuses: the variable it is from, and what was said; None where that may be
+        # Hears of a key that the provider refuses: its `key_name`, and what was said; None where that may be
         # about the request alone.
         self.rejected: Callable[[str, str | None], None] | None = None
         self._refused: str | None = None
@@ -119,11 +126,10 @@ class RoutedUpstream:
             key = f"the key in {way.key_source}" if way.key_source else "a request without a key"
             said = f"{who} answered {answer.status}"
             metadata = {**metadata, "rejected": f"{said} to {key}"}
-            if way.key_source is not None:
-                certain = answer.status != 403
-                self._refused = metadata["rejected"] if certain else None
-                if self.rejected is not None:
-                    self.rejected(way.key_source, said if certain else None)
+            certain = answer.status != 403
+            self._refused = metadata["rejected"] if certain else None
+            if self.rejected is not None:
+                self.rejected(way.key_name, said if certain else None)
         return ModelResponse(answer.status, answer.headers, chunks, metadata)
 
     def _made(self, dialect: str) -> Upstream:

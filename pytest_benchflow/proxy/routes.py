@@ -70,7 +70,7 @@ class Route:
         )
 
     def when_rejected(self, tell: Callable[[str, str | None], None]) -> None:
-        """Call `tell` with the variable of a key when the provider rejects it, and with what was said.
+        """Call `tell` with the name of a key when the provider rejects it, and with what was said.
 
         That is None where it may be about the request alone.
         """

@@ -32,22 +32,27 @@ class Keys:
 
     async def check(self, route: Route | None) -> None:
         """Raise RejectedKeyError for a key known to be rejected; one that nobody has tried is tried here."""
-        if route is None or route.way is None or route.way.key_source is None:
+        if route is None or route.way is None:
             return
         way = route.way
         with self._open() as file:
             await take_lock(file)
             known = self._known(file)
             name = f"{way.key_source} {next(iter(way.natives.values()), way.litellm_model.partition('/')[0])}"
-            doubt = f"{way.key_source} in doubt"
-            if (name not in known or known.get(doubt)) and self._probe:
+            doubt = f"{way.key_name} in doubt"
+            if way.key_source is not None and (name not in known or known.get(doubt)) and self._probe:
                 known[name] = await self._tried(route)
                 file.write(dumps([name, known[name]]) + b"\n" + dumps([doubt, None]) + b"\n")
-            at_start, later = known.get(name), known.get(str(way.key_source))
+            at_start, later = known.get(name), known.get(way.key_name)
         if at_start is not None:
             raise RejectedKeyError(
                 f"the key in {way.key_source} was rejected: {at_start}; set a valid one, or pass "
                 "--benchflow-skip-key-check when this says nothing about the model"
+            )
+        if later is not None and way.key_source is None:
+            raise RejectedKeyError(
+                f"requests without a key were rejected: {later}; set one, for a server of your own in "
+                "BENCHFLOW_MODEL_API_KEY"
             )
         if later is not None:
             raise RejectedKeyError(f"the key in {way.key_source} was rejected: {later}; set a valid one")

@@ -138,6 +138,22 @@ def test_a_key_that_is_rejected_within_a_rollout_is_what_broke_it(
     assert KEY not in done.stdout.str() + done.stderr.str()
 
 
+def test_a_server_that_wants_a_key_ends_a_session_that_has_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCHFLOW_MODEL_API_KEY")
+    bench.task()
+    bench.pytester.makeconftest(CARELESS)
+    provider = ScriptedUpstream([CALL, ScriptTurn(status=401, error="who are you", repeat=True)])
+    with served(provider) as url:
+        asked = ("tasks", "-m", "rollout", "--benchflow-agent=ends", f"--benchflow-model=vllm/m@{url}")
+        done = bench.run(*asked, "--benchflow-trials=9")
+    assert done.ret == 1
+    host = url.partition("://")[2].partition("/")[0]
+    assert f"requests without a key were rejected: {host} answered 401; set one, for" in done.stdout.str()
+    (path,) = bench.rollouts()
+    assert bench.result(path)["error"] == f"{host} answered 401 to a request without a key: who are you"
+    assert len(provider.requests) == 2
+
+
 def test_a_key_in_doubt_is_tried_again_before_the_next_rollout(bench: Bench) -> None:
     bench.task()
     bench.pytester.makeconftest(CARELESS)

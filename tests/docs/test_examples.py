@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import LEAN
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -62,6 +64,7 @@ def examples() -> Iterator[object]:
 @pytest.mark.parametrize("example", list(examples()))
 def test_example_works(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, example: Example) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    monkeypatch.setenv("PYTEST_ADDOPTS", LEAN)
     for name in set(re.findall(r"\btasks/([\w-]+)", example.text + (example.conftest or ""))):
         if (ROOT / "tasks" / name).is_dir():
             shutil.copytree(ROOT / "tasks" / name, pytester.path / "tasks" / name)

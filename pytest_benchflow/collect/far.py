@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # Where a worker elsewhere keeps its jobs, relative to where it starts: not in the copy of the project, which a later
 # session replaces.
 JOBS = "benchflow-jobs"
+# Options that name files, which go with the copy of the project.
+_FILES = ("matrix", "prices")
+_IGNORED = ("node_modules",)
 # What the processes of a session tell each other by files of the job, which two machines do not share.
 _SHARED = {
     "max_cost": "--benchflow-max-cost",
@@ -51,8 +54,9 @@ def absolute_arguments(config: pytest.Config, added: Sequence[str]) -> None:
     `added` are paths that this package has put in front. Raises: pytest.UsageError for one that is not copied.
     """
     here, root = config.invocation_params.dir, config.rootpath
+    files, words = _named_files(config)
     told = []
-    for argument in (*added, *map(str, config.invocation_params.args)):
+    for argument in (*added, *words):
         path, joint, rest = argument.partition("::")
         place = Path(os.path.normpath(here / path))
         if argument.startswith("-") or not place.exists():
@@ -66,11 +70,37 @@ def absolute_arguments(config: pytest.Config, added: Sequence[str]) -> None:
     if not any(Path(argument.partition("::")[0]).is_absolute() for argument in told):
         told.append(str(root))
     given = config.invocation_params
-    config.invocation_params = type(given)(args=told, plugins=given.plugins, dir=given.dir)
+    config.invocation_params = type(given)(args=[*files, *told], plugins=given.plugins, dir=given.dir)
 
 
-def check_settings(settings: Settings) -> None:
-    """Refuse what cannot hold for all machines together. Raises: pytest.UsageError."""
+def _named_files(config: pytest.Config) -> tuple[list[str], list[str]]:
+    """Return options that name files, each path a word of its own, and the rest of the command line.
+
+    Only such words xdist finds again in the copy; what addopts name is as if it was on the command line.
+    """
+    files, words = [], [str(word) for word in config.invocation_params.args]
+    for name in _FILES:
+        flag, value = f"--benchflow-{name}", getattr(config.known_args_namespace, f"benchflow_{name}", None)
+        if not value:
+            continue
+        while flag in words:
+            place = words.index(flag)
+            del words[place : place + 2]
+        words = [word for word in words if not word.startswith(f"{flag}=")]
+        files += [flag, os.path.normpath(config.invocation_params.dir / value)]
+    return files, words
+
+
+def check_settings(settings: Settings, root: Path) -> None:
+    """Refuse what cannot hold for all machines together, and files that they do not get. Raises: pytest.UsageError."""
+    for option in _FILES:
+        named = getattr(settings, option)
+        why = named and _why_not_copied(Path(os.path.normpath(named)), root, settings.jobs_dir)
+        if why:
+            raise pytest.UsageError(
+                f"--benchflow-{option} names {named}, which {why}; other machines get the root directory {root} but "
+                "for hidden files and jobs, so put it there"
+            )
     for name, option in _SHARED.items():
         if getattr(settings, name) not in (None, ()):
             raise pytest.UsageError(
@@ -79,11 +109,20 @@ def check_settings(settings: Settings) -> None:
             )
 
 
+def _why_not_copied(file: Path, root: Path, jobs: Path) -> str | None:
+    """Return why a file is not in what other machines get, None where it is."""
+    if not file.is_relative_to(root):
+        return "lies outside it"
+    parts = file.relative_to(root).parts
+    hidden = any(part.startswith(".") or part in _IGNORED for part in parts) or file.name.endswith("~")
+    return "is not copied" if hidden or file.is_relative_to(jobs) else None
+
+
 class FarWorkers:
     """Hooks of the controlling process in a session with workers elsewhere."""
 
     def __init__(self, config: pytest.Config, settings: Settings, open_job: Callable[[], None]) -> None:
-        check_settings(settings)
+        check_settings(settings, config.rootpath)
         self._config = config
         self._job_dir = settings.jobs_dir / settings.job_name
         self._open_job = open_job
@@ -98,7 +137,7 @@ class FarWorkers:
         """Have xdist copy the project. Said on the command line, it would be warned of: xdist 4 has no such option."""
         option = self._config.option
         option.rsyncdir = [*option.rsyncdir, str(self._config.rootpath)]
-        option.rsyncignore = [*option.rsyncignore, str(self._job_dir.parent), "node_modules"]
+        option.rsyncignore = [*option.rsyncignore, str(self._job_dir.parent), *_IGNORED]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_newgateway(self, gateway: Any) -> None:

@@ -196,3 +196,21 @@ def test_job_json_is_the_same_with_workers_and_tells_of_each_cell(two: Bench) ->
     two.write(two.path, {"benchflow.toml": FILE.partition("[[include]]")[0]})
     assert two.run("-m", "rollout", NAMED, "--benchflow-job-name=three", "-k", "oracle").ret == 0
     assert job(two, "three")["digests"]["settings"] != found[0]["digests"]["settings"]
+
+
+def test_a_matrix_and_its_prices_go_to_workers_elsewhere_or_are_refused(two: Bench) -> None:
+    far, prices = two.path.parent / f"{two.path.name}-far", '[models."m/m"]\ninput = 1\noutput = 2\n'
+    far.mkdir()
+    made = 'agents = ["nop"]\nsandbox = "scripted"\nprices = "p.toml"\n'
+    two.write(two.path, {"conf/m.toml": made, "conf/p.toml": prices, ".hidden/p.toml": prices})
+    two.write(far, {"p.toml": prices})
+    tx = ("-m", "rollout", f"--tx=popen//chdir={far}")
+    done = two.run("tasks/alpha", "--benchflow-matrix=conf/m.toml", *tx)
+    assert done.ret == 0, done.outlines
+    assert done.parseoutcomes()["unsolved"] == 1
+    for file, says in (
+        (far / "p.toml", "which lies outside it"),
+        (two.path / ".hidden/p.toml", "which is not copied"),
+    ):
+        asked = ("tasks", "--benchflow-agent=nop", f"--benchflow-prices={file}", *tx)
+        two.refused(*asked, says=f"--benchflow-prices names {file}, {says}; other machines get the root directory")

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.errors import UsageError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -111,6 +113,15 @@ def new_job_name(jobs_dir: Path) -> str:
     while (jobs_dir / (name + (f"-{taken}" if taken else ""))).exists():
         taken += 1
     return name + (f"-{taken}" if taken else "")
+
+
+def check_job(job: Path) -> None:
+    """Raise UsageError for a directory that is no job of this program."""
+    file = job / "job.json"
+    if file.is_symlink() or not file.is_file() or not is_run(job):
+        raise UsageError(
+            f"{job} is no job of this program: it has no job.json that says so; name one, such as jobs/NAME"
+        )
 
 
 def is_run(path: Path) -> bool:

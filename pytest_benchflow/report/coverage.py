@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import UsageError
-from pytest_benchflow.records.rundir import is_run
+from pytest_benchflow.records.rundir import check_job
 from pytest_benchflow.records.slots import STATES, counts_of, slots_of
 from pytest_benchflow.report.text import one_line
 
@@ -49,11 +49,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             f"{job} {'is no directory' if job.exists() else 'does not exist'}; name the directory of a job"
         )
-    file = job / "job.json"
-    if file.is_symlink() or not file.is_file() or not is_run(job):
-        raise UsageError(
-            f"{job} is no job of this program: it has no job.json that says so; name one, such as jobs/NAME"
-        )
+    check_job(job)
     slots = slots_of(job)
     if options.json:
         sys.stdout.write(json.dumps(document(job, slots), indent=2) + "\n")

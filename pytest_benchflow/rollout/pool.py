@@ -10,6 +10,8 @@ import threading
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_benchflow.records.turns import hand_on
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -45,7 +47,7 @@ class Pool:
         def start() -> None:
             task = loop.create_task(work)
             holder.append(task)
-            task.add_done_callback(lambda finished: _transfer(finished, done))
+            task.add_done_callback(lambda finished: hand_on(finished, done))
 
         def stop() -> None:
             if holder:
@@ -93,12 +95,3 @@ async def _cancel_rest() -> None:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_asyncgens()
-
-
-def _transfer(task: asyncio.Task[T], done: Future[T]) -> None:
-    if task.cancelled():
-        done.set_exception(asyncio.CancelledError())
-    elif (error := task.exception()) is not None:
-        done.set_exception(error)
-    else:
-        done.set_result(task.result())

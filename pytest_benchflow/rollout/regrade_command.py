@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import BenchflowError, RecordError, UsageError
-from pytest_benchflow.records.rundir import is_run
+from pytest_benchflow.records.rundir import check_job
 
 if TYPE_CHECKING:
     import argparse
@@ -43,11 +43,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
     from pytest_benchflow.rollout.place import take_job
 
     job: Path = options.job
-    file = job / "job.json"
-    if file.is_symlink() or not file.is_file() or not is_run(job):
-        raise UsageError(
-            f"{job} is no job of this program: it has no job.json that says so; name one, such as jobs/NAME"
-        )
+    check_job(job)
     fits = _fits(options.keyword)
     with take_job(job, sys.argv):
         found = [each for each in rollouts_of(job) if each.dir.config.is_file() and fits(each.path.name)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Capabilities, Mount
 from pytest_benchflow.errors import SandboxError, UnsupportedError
-from pytest_benchflow.records.turns import in_turn
+from pytest_benchflow.sandboxes._copies import Copies
 from pytest_benchflow.sandboxes._egress import WITH_EGRESS, Egress, egress_env
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out
 from pytest_benchflow.sandboxes._install import install_here
@@ -189,7 +189,7 @@ class LocalSandbox:
         self._egress: Egress | None = None
         self._starting = asyncio.Lock()
         self._processes: list[LocalProcess] = []
-        self._copies: set[asyncio.Future[None]] = set()
+        self._copies = Copies()
         self._phases = 0
         self._stopped = False
 
@@ -285,8 +285,8 @@ class LocalSandbox:
             return self._phase
 
     async def _start_phase(self, log: Path) -> Phase:
-        while self._layered and self._copies:  # of a cancelled copy, which must not lose its root
-            await asyncio.wait(self._copies)
+        if self._layered:
+            await self._copies.ended()  # a cancelled one must not lose its root
         ready = asyncio.ensure_future(self._copying(self._make_ready))
         try:
             await asyncio.shield(ready)
@@ -404,12 +404,8 @@ class LocalSandbox:
         await self._copying(self.inside.remove, path)
 
     async def _copying(self, copy: Callable[..., None], *args: Any) -> None:
-        """Run a copy in a thread; a cancelled one goes on, and stop() waits for it."""
         self._check_alive()
-        job = asyncio.get_running_loop().run_in_executor(None, functools.partial(in_turn, copy, *args))
-        self._copies.add(job)
-        job.add_done_callback(self._copies.discard)
-        await asyncio.shield(job)
+        await self._copies.run(copy, *args)
 
     async def reach(self, endpoint: Endpoint) -> str:
         """Make `endpoint` reachable in this phase and return its URL as seen from inside (no path, no slash)."""
@@ -429,8 +425,7 @@ class LocalSandbox:
         for process in self._processes:
             process.close()
         self._processes.clear()
-        while self._copies:
-            await asyncio.wait(self._copies)
+        await self._copies.ended()
         self._limits.remove()
         self._take_up()
 

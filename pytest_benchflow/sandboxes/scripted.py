@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.contracts import Capabilities
 from pytest_benchflow.errors import AgentError, SandboxError
-from pytest_benchflow.records.turns import in_turn
+from pytest_benchflow.sandboxes._copies import Copies
 from pytest_benchflow.sandboxes._files import InsideRoot, copy_in, copy_out, new_file
 from pytest_benchflow.sandboxes._running import run_to_end
 from pytest_benchflow.sandboxes._scripted.answers import Answer, read_answers
@@ -118,7 +118,7 @@ class ScriptedSandbox:
         self._network: Network = "none"
         self._phase: PhaseName = "setup"
         self._processes: set[ScriptedProcess] = set()
-        self._copies: set[asyncio.Future[Any]] = set()
+        self._copies = Copies()
         self._stopped = False
 
     async def prepare(self) -> None:
@@ -194,12 +194,8 @@ class ScriptedSandbox:
         await self._copying(self._inside.remove, path)
 
     async def _copying(self, copy: Callable[..., None], *args: Any) -> None:
-        """Run a copy in a thread; a cancelled one goes on, and stop() waits for it."""
         self._check_alive()
-        job = asyncio.get_running_loop().run_in_executor(None, functools.partial(in_turn, copy, *args))
-        self._copies.add(job)
-        job.add_done_callback(self._copies.discard)
-        await asyncio.shield(job)
+        await self._copies.run(copy, *args)
 
     async def reach(self, endpoint: Endpoint) -> str:
         """Return the endpoint's URL on this host, which nothing in here will ask."""
@@ -216,8 +212,7 @@ class ScriptedSandbox:
     async def _end_all(self) -> None:
         for process in tuple(self._processes):
             await process.kill()
-        while self._copies:
-            await asyncio.wait(self._copies)
+        await self._copies.ended()
 
     def _check_alive(self) -> None:
         if self._stopped:

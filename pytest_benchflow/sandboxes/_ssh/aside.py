@@ -7,6 +7,8 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytest_benchflow.records.turns import hand_on
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
@@ -39,7 +41,7 @@ class Aside:
         def start() -> None:
             task = loop.create_task(work)
             tasks.append(task)
-            task.add_done_callback(lambda finished: _transfer(finished, done))
+            task.add_done_callback(lambda finished: hand_on(finished, done))
 
         def stop() -> None:
             tasks[0].cancel()
@@ -57,12 +59,3 @@ class Aside:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine there and wait for its result without a loop."""
         return asyncio.run_coroutine_threadsafe(work, self._started()).result()
-
-
-def _transfer(task: asyncio.Task[T], done: Future[T]) -> None:
-    if task.cancelled():
-        done.set_exception(asyncio.CancelledError())
-    elif (error := task.exception()) is not None:
-        done.set_exception(error)
-    else:
-        done.set_result(task.result())

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,11 @@ import pytest
 
 from pytest_benchflow.proxy._providers import PROVIDERS, SERVER
 from pytest_benchflow.records.rollout import Rollout
+from tests.modelhost import Provider, Reply, providing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from http.server import BaseHTTPRequestHandler
 
     from tests.e2e.conftest import MakeTask
     from tests.e2e.machine import Machine
@@ -50,51 +51,31 @@ def canary(name: str) -> str:
     return f"{MARK}-{name.lower().replace('_', '-')}-4f1d"
 
 
-class Provider(ThreadingHTTPServer):
+class Echo(Provider):
     """A provider, and a forward proxy before it, that says in each answer all that it was sent."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
+        super().__init__()
         self.heard: list[str] = []
 
-
-class Answer(BaseHTTPRequestHandler):
-    server: Provider
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        heard = f"{self.path} {dict(self.headers)}"
-        self.server.heard.append(heard)
+    def reply(self, body: dict[str, Any], request: BaseHTTPRequestHandler) -> Reply:
+        heard = f"{request.path} {dict(request.headers)}"
+        self.heard.append(heard)
         # In every form in which a program may repeat it.
         echo = f"You sent {heard}, {json.dumps(heard)!r}, {base64.b64encode(heard.encode()).decode()}."
-        results = sum(message["role"] == "tool" for message in body["messages"])
-        name, arguments = ("finish", {"message": echo}) if results else ("shell", {"command": LOOK})
-        call = {"id": f"c{results}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-        message = {"role": "assistant", "content": echo, "tool_calls": [call]}
-        answer: dict[str, Any] = {"id": "r", "object": "chat.completion", "model": "scripted"}
-        answer["choices"] = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
-        answer["usage"] = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        failed = len(self.server.heard) == 1
-        raw = json.dumps({"error": {"message": echo}} if failed else answer).encode()
-        self.send_response(503 if failed else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("X-Echo", heard.replace("\n", " "))
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        headers = (("X-Echo", heard.replace("\n", " ")),)
+        if len(self.heard) == 1:
+            return Reply({"error": {"message": echo}}, 503, headers)
+        results = any(message["role"] == "tool" for message in body["messages"])
+        call = ("finish", {"message": echo}) if results else ("shell", {"command": LOOK})
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        return Reply(self.completion(body, call, text=echo, usage=usage), 200, headers)
 
 
 @pytest.fixture
-def provider() -> Iterator[Provider]:
-    with Provider() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def provider() -> Iterator[Echo]:
+    with providing(Echo()) as made:
+        yield made
 
 
 def small_files(place: Path) -> Iterator[tuple[Path, bytes]]:
@@ -146,7 +127,7 @@ def watch(machine: Machine, *arguments: str, cwd: Path) -> Watched:
 
 
 @pytest.fixture
-def planted(make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, provider: Provider) -> Path:
+def planted(make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, provider: Echo) -> Path:
     """Return the root of a task in which, and around which, there is a canary wherever a key can come from."""
     root = make_task(verifier=VERIFIER).parents[1]
     for name in VARIABLES:
@@ -175,7 +156,7 @@ def planted(make_task: MakeTask, monkeypatch: pytest.MonkeyPatch, provider: Prov
     ids=["passed-on", "translated"],
 )
 def test_no_key_of_the_host_is_in_anything_that_is_written_shown_or_started(
-    planted: Path, machine: Machine, provider: Provider, model: str, key: str
+    planted: Path, machine: Machine, provider: Echo, model: str, key: str
 ) -> None:
     seen = watch(
         machine,

@@ -8,17 +8,17 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.e2e import recount
+from tests.modelhost import Provider, Reply, providing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from http.server import BaseHTTPRequestHandler
     from pathlib import Path
 
     from tests.e2e.conftest import MakeTask
@@ -75,66 +75,26 @@ def pytest_benchflow_sandboxes():
 """
 
 
-class Provider(ThreadingHTTPServer):
+class Bank(Provider):
     """Has the agent write 42, or, by its task, something else, and bills each answer otherwise."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.asked = 0
-
-    @property
-    def model(self) -> str:
-        return f"invented/scripted@http://127.0.0.1:{self.server_address[1]}/v1"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: who asked was killed."""
 
-
-class Answer(BaseHTTPRequestHandler):
-    server: Provider
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked += 1
+    def reply(self, body: dict[str, Any], request: BaseHTTPRequestHandler) -> Reply:
+        del request
         done = any(message["role"] == "tool" for message in body["messages"])
-        right = self.server.asked % 3
-        name, arguments = ("finish", {"message": "Done."}) if done else ("shell", {"command": "echo 42 > /app/answer"})
-        if not done and not right:
-            arguments = {"command": "echo 41 > /app/answer"}
-        call = {"id": f"c{done}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-        message: dict[str, Any] = {"role": "assistant", "content": "done"}
-        if "tools" in body:
-            message |= {"content": "", "tool_calls": [call]}
-        tokens = {"prompt_tokens": 900 + 7 * self.server.asked, "completion_tokens": 40 + self.server.asked}
+        number = 42 if self.asked % 3 else 41
+        call = ("finish", {"message": "Done."}) if done else ("shell", {"command": f"echo {number} > /app/answer"})
+        tokens = {"prompt_tokens": 900 + 7 * self.asked, "completion_tokens": 40 + self.asked}
         usage = {**tokens, "total_tokens": sum(tokens.values()), "prompt_tokens_details": {"cached_tokens": 128}}
-        answer = {
-            "id": f"r{self.server.asked}",
-            "object": "chat.completion",
-            "model": "scripted",
-            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if "tools" in body else "stop"}],
-            "usage": usage,
-        }
-        raw = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        return Reply(self.completion(body, call, text="" if "tools" in body else "done", usage=usage))
 
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    with Provider() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    with providing(Bank()) as made:
+        yield made
 
 
 class Session:

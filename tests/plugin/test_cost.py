@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.modelhost import Provider, Reply, providing
 from tests.plugin.agentsdir import INSTALL, declare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from http.server import BaseHTTPRequestHandler
 
     from pytest import RunResult
 
@@ -30,65 +30,32 @@ CALL_USD = 0.0098
 RATES = "10,50,1,12"
 
 
-class Provider(ThreadingHTTPServer):
+class Seller(Provider):
     """Fails once, then answers with a command, then with the end, or in words where no tools are; `usage` in each.
 
     `silent` answers, from the first on, have none.
     """
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
+        super().__init__()
         self.usage: dict[str, Any] | None = dict(USAGE)
-        self.asked = 0
         self.silent = 0
 
-    @property
-    def model(self) -> str:
-        return f"invented/scripted@http://127.0.0.1:{self.server_address[1]}/v1"
-
-
-class Answer(BaseHTTPRequestHandler):
-    server: Provider
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked += 1
-        tools = sum(message["role"] == "tool" for message in body["messages"])
-        name, arguments = (
-            ("finish", {"message": "Done."}) if tools else ("shell", {"command": "echo done > /app/out.txt"})
-        )
-        call = {"id": f"c{tools}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-        message: dict[str, Any] = {"role": "assistant", "content": "done"}
-        if "tools" in body:
-            message |= {"content": "", "tool_calls": [call]}
-        answer = {
-            "id": f"r{self.server.asked}",
-            "object": "chat.completion",
-            "model": "scripted",
-            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if "tools" in body else "stop"}],
-            **({"usage": self.server.usage} if self.server.usage and not self.server.silent else {}),
-        }
-        failed = self.server.asked == 1
-        self.server.silent -= bool(self.server.silent and not failed)
-        raw = json.dumps({"error": {"message": "busy"}} if failed else answer).encode()
-        self.send_response(503 if failed else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    def reply(self, body: dict[str, Any], request: BaseHTTPRequestHandler) -> Reply:
+        del request
+        if self.asked == 1:
+            return Reply({"error": {"message": "busy"}}, 503)
+        tools = any(message["role"] == "tool" for message in body["messages"])
+        call = ("finish", {"message": "Done."}) if tools else ("shell", {"command": "echo done > /app/out.txt"})
+        usage = None if self.silent else self.usage
+        self.silent -= bool(self.silent)
+        return Reply(self.completion(body, call, text="" if "tools" in body else "done", usage=usage))
 
 
 @pytest.fixture
-def provider() -> Iterator[Provider]:
-    with Provider() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def provider() -> Iterator[Seller]:
+    with providing(Seller()) as made:
+        yield made
 
 
 @dataclass(frozen=True)
@@ -96,7 +63,7 @@ class Shop:
     """Tasks, and a model that is paid for."""
 
     bench: Bench
-    provider: Provider
+    provider: Seller
 
     def run(self, *arguments: str, price: str | None = RATES, tasks: int = 1, all_items: bool = False) -> RunResult:
         """Run the rollouts of so many tasks, or all items, at a price of the model's; None: without one."""
@@ -120,7 +87,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(bench: Bench, provider: Provider) -> Shop:
+def shop(bench: Bench, provider: Seller) -> Shop:
     return Shop(bench, provider)
 
 

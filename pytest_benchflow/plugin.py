@@ -279,6 +279,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
             terminalreporter,
             incomplete=runs.incomplete,
             cut=report.unheard_of(job_dir, runs.session_id) if interrupted or runs.cut_short else (),
+            job=report.of_the_job(job_dir),
         )
         if report.unstarted and runs.settings.canary:
             from pytest_benchflow.collect.canary import how_to_go_on
@@ -290,7 +291,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     if report is not None and report.summaries:
         from pytest_benchflow.collect.github import tell_of_rollouts
 
-        tell_of_rollouts(terminalreporter, config, report, [each.text for each in config.stash.get(_LIMITS, ())])
+        notes = [*report.of_the_job(job_dir), *(each.text for each in config.stash.get(_LIMITS, ()))]
+        tell_of_rollouts(terminalreporter, config, report, notes)
     if config.option.collectonly and config.get_verbosity() >= 0:
         from pytest_benchflow.collect.matrix_view import write_matrix
 

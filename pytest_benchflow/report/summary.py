@@ -218,6 +218,18 @@ def cost_lines(summaries: Sequence[Summary]) -> list[str]:
     return [f"cost: unknown, {unknown} of {len(paid)} rollouts unpriced{known}", f"  {reasons[0]}{more}"]
 
 
+def job_lines(summary: Mapping[str, Any], told: int) -> list[str]:
+    """Return a line of what a job's summary.json counts, where that is of other rollouts than the `told` ones."""
+    rollouts, solved = mapping(summary.get("rollouts")), integer(mapping(summary.get("solved")).get("count"))
+    asked, healthy, unhealthy, missing = (
+        integer(rollouts.get(name)) for name in ("asked", "healthy", "unhealthy", "missing")
+    )
+    if asked is None or asked == told:
+        return []
+    counts = f"{count_text(solved)}/{asked:,} solved · {count_text(healthy)}/{asked:,} healthy"
+    return [f"the whole job: {counts} · {count_text(unhealthy)} unhealthy · {count_text(missing)} missing"]
+
+
 def history_lines(summaries: Sequence[Summary]) -> list[str]:
     """Return which rollouts were kept, which took several attempts, and where one agent had several versions."""
     told = []

@@ -13,7 +13,7 @@ from pytest_benchflow.errors import RecordError
 from pytest_benchflow.records.journal import read_json
 from pytest_benchflow.report.attach import left_out_of, outcome_of, role_of, summary_of, unstarted_of
 from pytest_benchflow.report.failure import JUDGED
-from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, history_lines, warning_lines
+from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, history_lines, job_lines, warning_lines
 from pytest_benchflow.report.table import line, table, wrapped
 from pytest_benchflow.report.text import one_line, seconds_text
 
@@ -197,6 +197,14 @@ class RolloutReport:
                 found.append(f"{_fate(file.parent)}: {place}")
         return found
 
+    def of_the_job(self, job_dir: Path) -> list[str]:
+        """Return a line about the whole job, where more of it was planned than this session tells of."""
+        try:
+            summary = read_json(job_dir / "summary.json")
+        except RecordError:
+            return []
+        return job_lines(summary, len(self._rollouts))
+
     def status_of(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
         """Return the category, letter and word of a rollout's item; None for everything else.
 
@@ -214,15 +222,22 @@ class RolloutReport:
         return None
 
     def write(
-        self, terminal: pytest.TerminalReporter, *, incomplete: str | None = None, cut: Sequence[str] = ()
+        self,
+        terminal: pytest.TerminalReporter,
+        *,
+        incomplete: str | None = None,
+        cut: Sequence[str] = (),
+        job: Sequence[str] = (),
     ) -> None:
         """Write the table of all rollouts, the evidence line below it, and where to find them.
 
         `incomplete` is why the job's own files could not be written; `cut` are lines about rollouts that no item told
-        of.
+        of, `job` those about the whole job.
         """
         if self._rollouts:
             self._write_table(terminal)
+        for text in job:
+            terminal.write_line(text)
         if self._reasons:
             self._write_reasons(terminal)
         if self._unstarted:

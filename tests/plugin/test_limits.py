@@ -58,10 +58,12 @@ def test_limits_that_hold_take_back_the_failures_they_allow(mixed: Bench, worker
     assert said(done, RATE) == "passed, 2 of 4 solved is 0.5 (1 unhealthy and 0 missing); it takes at least 0.5"
     assert said(done, MOST) == "passed, 1 of 4 not healthy is 25.00% (1 unhealthy and 0 missing); it takes at most 25%"
     assert "this run passes: its 1 failure is of rollouts that these limits allow" in done.outlines
+    assert "the whole job" not in str(done.outlines)
     # One rollout, which is solved, of a job in which half are.
     done = mixed.run(*ASKED, "--benchflow-resume=missing", f"{RATE}=0.51", "-k", "a-solved", "-n", workers)
     assert done.ret == 1, done.outlines
     assert said(done, RATE) == "failed, 2 of 4 solved is 0.5 (1 unhealthy and 0 missing); it takes at least 0.51"
+    assert "the whole job: 2/4 solved · 3/4 healthy · 1 unhealthy · 0 missing" in done.outlines
 
 
 def test_each_limit_alone_takes_back_only_what_it_is_about(mixed: Bench) -> None:
@@ -85,6 +87,7 @@ def test_what_is_missing_is_not_healthy_and_another_failure_stays_one(mixed: Ben
     done = mixed.run("tasks/d-broken", "tasks/a-solved", *asked, "--benchflow-job-name=second", "-x")
     assert done.ret == 1
     assert said(done, MOST).startswith("failed, 2 of 2 not healthy is 100.00% (1 unhealthy and 1 missing)")
+    assert "the whole job: 0/2 solved · 0/2 healthy · 1 unhealthy · 1 missing" in done.outlines
 
 
 def test_no_limit_holds_where_nothing_is_known(bench: Bench) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, warning_lines
+from pytest_benchflow.report.summary import Summary, cost_lines, evidence_line, job_lines, warning_lines
 
 ONE = Summary(
     task="csv-report",
@@ -110,3 +110,15 @@ def test_costs_have_a_total_only_where_all_are_known() -> None:
         "  exchange 2: it has no answer (and 1 more)",
     ]
     assert cost_lines([replace(ONE, model="replay", cost=None), replace(ONE, calls_model=False, cost=None)]) == []
+
+
+def test_a_job_is_told_of_where_more_was_planned_than_is_shown() -> None:
+    counts = {"asked": 1200, "healthy": 5, "unhealthy": 2, "missing": 1193}
+    summary = {"rollouts": counts, "solved": {"count": 4, "of": 1200, "rate": 1 / 300}}
+    assert job_lines(summary, 7) == [
+        "the whole job: 4/1,200 solved · 5/1,200 healthy · 2 unhealthy · 1,193 missing",
+    ]
+    assert job_lines(summary, 1200) == []
+    assert job_lines({}, 7) == []
+    del counts["healthy"], summary["solved"]
+    assert job_lines(summary, 7)[0].startswith("the whole job: unknown/1,200 solved · unknown/1,200 healthy")

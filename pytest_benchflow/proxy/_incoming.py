@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _ZLIB = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _IN_A_THREAD = 1024 * 1024
+_WINDOW = 16 * 1024
 
 
 class UnreadableError(ValueError):
@@ -112,19 +113,22 @@ def decoded(raw: bytes, encoding: str, limit: int) -> bytes | None:
         )
     # What is called deflate comes with a head of zlib's, and from some clients without.
     bare = encoding == "deflate" and (len(raw) < 2 or raw[0] & 15 != 8 or int.from_bytes(raw[:2], "big") % 31)
-    parts, size, rest, problem = [], 0, raw, ""
-    while rest and not problem:
+    parts, size, place, view = [], 0, 0, memoryview(raw)
+    said = f"the request's body is not the {encoding} that it says"
+    while place < len(raw):
         member = zlib.decompressobj(-15 if bare else _ZLIB[encoding])
-        try:
-            parts.append(member.decompress(rest, limit - size + 1))
-        except zlib.error as error:
-            problem = str(error)
-            break
-        size += len(parts[-1])
-        if size > limit:
-            return None
-        problem = "" if member.eof else "it ends in its middle"
-        rest = member.unused_data
-    if problem:
-        raise UnreadableError(f"the request's body is not the {encoding} that it says: {problem}", raw, 400)
+        while not member.eof:
+            if place == len(raw):
+                raise UnreadableError(f"{said}: it ends in its middle", raw, 400)
+            # A window at a time: what follows a member is copied with it, and of members there may be very many.
+            window = view[place : place + _WINDOW]
+            try:
+                part = member.decompress(window, limit - size + 1)
+            except zlib.error as error:
+                raise UnreadableError(f"{said}: {error}", raw, 400) from None
+            size += len(part)
+            if size > limit:
+                return None
+            parts += [part] if part else []
+            place += len(window) - len(member.unused_data)
     return b"".join(parts)

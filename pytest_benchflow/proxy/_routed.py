@@ -127,7 +127,8 @@ class RoutedUpstream:
             said = f"{who} answered {answer.status}"
             metadata = {**metadata, "rejected": f"{said} to {key}"}
             certain = answer.status != 403
-            self._refused = metadata["rejected"] if certain else None
+            if certain:  # what is known stays so, whatever is still answered to others
+                self._refused = metadata["rejected"]
             if self.rejected is not None:
                 self.rejected(way.key_name, said if certain else None)
         return ModelResponse(answer.status, answer.headers, chunks, metadata)

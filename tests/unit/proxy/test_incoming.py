@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,19 @@ def test_a_body_that_grows_too_long_is_refused(tmp_path: Path) -> None:
     assert decoded(gzip.compress(b"x" * 600) * 2, "gzip", 1000) is None
     with pytest.raises(UnreadableError):
         decoded(gzip.compress(b"x" * 600)[:-1], "gzip", 600)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_body_of_any_length_and_of_many_members_is_read_whole(encoding: str) -> None:
+    noise = os.urandom(100_000)
+    if encoding == "deflate":
+        assert decoded(zlib.compress(noise), "deflate", 100_000) == noise
+        return
+    many = gzip.compress(noise) + gzip.compress(b"") * 3000 + gzip.compress(b"x")
+    assert decoded(many, "gzip", 100_001) == noise + b"x"
+    for junk in (b"\0", gzip.compress(b"")[:5]):
+        with pytest.raises(UnreadableError):
+            decoded(many + junk, "gzip", 100_001)
 
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"

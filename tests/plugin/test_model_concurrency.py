@@ -4,56 +4,55 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_benchflow.records.rollout import Rollout
+from tests.modelhost import Reply, providing
 from tests.plugin.bench import outcomes
-from tests.plugin.test_cost import Answer, Provider
+from tests.plugin.test_cost import Seller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from http.server import BaseHTTPRequestHandler
 
     from tests.plugin.bench import Bench
 
 
-class Counting(Answer):
+class Counting(Seller):
     """Takes its time, and counts who waits at the same time."""
 
-    turn = threading.Lock()
-    open = most = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 1  # does not fail at first
+        self.turn = threading.Lock()
+        self.open = self.most = 0
 
-    def do_POST(self) -> None:  # noqa: N802 - http.server calls it so
+    def reply(self, body: dict[str, Any], request: BaseHTTPRequestHandler) -> Reply:
         with self.turn:
-            Counting.open += 1
-            Counting.most = max(Counting.most, Counting.open)
+            self.open += 1
+            self.most = max(self.most, self.open)
         time.sleep(0.3)
         # Before the answer: the next call may come as soon as that is there.
         with self.turn:
-            Counting.open -= 1
-        super().do_POST()
+            self.open -= 1
+        return super().reply(body, request)
 
 
 @pytest.fixture
-def provider() -> Iterator[Provider]:
-    with Provider() as server:
-        server.asked = 1  # does not fail at first
-        server.RequestHandlerClass = Counting
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+def provider() -> Iterator[Counting]:
+    with providing(Counting()) as made:
+        yield made
 
 
-def test_two_workers_keep_to_one_limit(bench: Bench, provider: Provider) -> None:
+def test_two_workers_keep_to_one_limit(bench: Bench, provider: Counting) -> None:
     for number in range(4):
         bench.task(f"task-{number}")
     asked = ("tasks", "-m", "rollout", "-n2", "--dist=loadgroup", f"--benchflow-model={provider.model}")
     done = bench.run(*asked, "--benchflow-model-concurrency=1")
     assert outcomes(done) == {"solved": 4}, done.outlines
-    assert (Counting.most, provider.asked) == (1, 9)
+    assert (provider.most, provider.asked) == (1, 9)
     waited = [
         exchange["metadata"]["waited"]["concurrency_ms"]
         for path in bench.rollouts()

@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.conftest import LEAN
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -43,7 +45,7 @@ class Machine:
     def environment(self) -> dict[str, str]:
         """Return the environment of a run, without what an outer pytest put there."""
         outer = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "BENCHFLOW_"))}
-        return {**outer, "TMPDIR": str(self.temporary)}
+        return {**outer, "TMPDIR": str(self.temporary), "PYTEST_ADDOPTS": LEAN}
 
     def pytest(self, *arguments: str, cwd: Path) -> subprocess.Popen[str]:
         """Start pytest with the plugin in a process of its own."""

@@ -43,6 +43,7 @@ class Door:
 
     token = ""
     mismatch: str | None = None
+    rejected: str | None = None
     open_requests: tuple[str, ...] = ()
     received = 0
 

@@ -61,6 +61,7 @@ class Runs:
         self.items: Sequence[pytest.Item] | None = None
         # Returns the rollouts that others wait for, as items were collected.
         self.canaries: Callable[[], Iterable[Canary]] = tuple
+        self.refused: str | None = None  # why no rollout runs, known only where the items are
         self.incomplete: str | None = None  # after `close`: why the job's own files could not be written
         self.opened = False  # after `close`: there is a job of this session
         self.cut_short = False  # rollouts may have begun that no item tells of
@@ -123,6 +124,8 @@ class Runs:
         """Return the rollout of a cell that an item asks for, run at most once in the whole session."""
         from pytest_benchflow.rollout.cell import task_of
 
+        if self.refused is not None:
+            raise UsageError(self.refused)
         planned = self.planned_cell(item)
         name = planned.rollout_name(task_of(planned)) if planned else None
         session = self.session()

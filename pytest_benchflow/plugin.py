@@ -199,10 +199,16 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     leads_workers = _distributes(config)
     if not leads_workers:
         runs.items = session.items
-        if _has_values(config) and _worker(config) is None:
+        if _has_values(config):
             from pytest_benchflow.collect.overrides import check_overrides
 
-            check_overrides(session.items, runs)
+            try:
+                check_overrides(session.items, runs)
+            except pytest.UsageError as error:
+                if _worker(config) is None:
+                    raise
+                # A worker has no other way to end the session, and runs an item before that is heard.
+                session.shouldfail = runs.refused = str(error)
     if any(
         hasattr(item, "cell") or hasattr(item, "capability") or asks_for_rollout(item) for item in session.items
     ) or (leads_workers and (_selection(config).in_use or _lists(config, "benchflow_conformance"))):

@@ -68,6 +68,11 @@ def test_an_override_that_makes_one_rollout_of_two_cells_is_refused_before_anyth
         *two, says="conftest.py:3 is the same for 2 agents (nop, oracle), whose rollouts would be one; ask for"
     )
     assert not (bench.path / "jobs").exists()
+    # Only a worker knows the items then.
+    done = bench.run(*two, "-n", "2")
+    assert done.ret == 2
+    assert any(line.startswith("the fixture agent of ") for line in done.outlines), done.outlines
+    assert bench.rollouts() == []
     # One that knows the cell may tell them apart.
     bench.pytester.makeconftest(
         ORACLE.replace("agent():", "agent(benchflow_cell):").replace('"oracle"', "benchflow_cell.agent")

@@ -39,7 +39,10 @@ def record_lost(job_dir: Path, session_id: str, root: Path, nodeid: str) -> None
             config = read_json(file)
         except (RecordError, OSError):
             continue
-        if config.get("session_id") == session_id and _is_of(config, root / found["file"], found["cell"]):
+        # What a link leads to is no rollout of this job.
+        if file.parent.is_symlink() or config.get("session_id") != session_id:
+            continue
+        if _is_of(config, root / found["file"], found["cell"]):
             # What cannot be written now is completed, and told, when the session ends.
             with suppress(BenchflowError, OSError):
                 _complete(RunDir(file.parent))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,8 @@ from pytest_benchflow.catalog.load import read_toml
 from pytest_benchflow.catalog.write import manifest_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.plugin.bench import Bench
 
 _LIMIT_SEC = 60.0
@@ -100,24 +103,31 @@ def test_a_signal_while_a_session_ends_cuts_nothing_short_and_a_second_ends_it_a
     command = [sys.executable, "-m", "pytest", "tasks", "-m", "rollout", "--benchflow-agent=nop"]
     command += ["--benchflow-sandbox=slow", "-p", "no:cacheprovider"]
 
-    def begin() -> subprocess.Popen[str]:
+    @contextmanager
+    def ending() -> Iterator[subprocess.Popen[str]]:
         (bench.path / "closing").unlink(missing_ok=True)
         out = subprocess.PIPE
-        run = subprocess.Popen(command, cwd=bench.path, stdout=out, stderr=subprocess.STDOUT, text=True)
-        end = time.monotonic() + _LIMIT_SEC
-        while not (bench.path / "closing").exists():
-            assert run.poll() is None and time.monotonic() < end, "the session did not come to its end"
-            time.sleep(0.05)
-        return run
+        with subprocess.Popen(command, cwd=bench.path, stdout=out, stderr=subprocess.STDOUT, text=True) as run:
+            try:
+                end = time.monotonic() + _LIMIT_SEC
+                while not (bench.path / "closing").exists():
+                    assert run.poll() is None and time.monotonic() < end, "the session did not come to its end"
+                    time.sleep(0.05)
+                yield run
+            finally:
+                run.kill()  # it waits for ever for what a test that fails does not say
 
-    with begin() as run:
-        run.send_signal(number)
-        time.sleep(_TOGETHER_SEC + 0.5)
-        run.send_signal(number)
+    with ending() as run:
+        end = time.monotonic() + _LIMIT_SEC
+        # More than two where the machine is so slow that those were seen together.
+        while run.poll() is None and time.monotonic() < end:
+            run.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                run.wait(_TOGETHER_SEC + 0.5)
         output, _ = run.communicate(timeout=_LIMIT_SEC)
     assert run.returncode == -number, output
     assert "Traceback" not in output
-    with begin() as run:
+    with ending() as run:
         run.send_signal(number)
         time.sleep(0.5)
         (bench.path / "go").touch()

@@ -18,7 +18,7 @@ from pytest_benchflow.proxy.litellm import TranslatedUpstream, Translation
 from pytest_benchflow.records.values import mapping
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from pytest_benchflow.contracts import Dialect, Upstream
 
@@ -114,9 +114,14 @@ class RoutedUpstream:
         way, chunks = self.way, answer.chunks
         if answer.status == 400 and "generateContent" in way.natives:
             # Google tells of a wrong key with 400.
-            raw = b"".join([chunk async for chunk in chunks])
-            chunks = _again(raw)
-            rejects = b"API_KEY_INVALID" in raw
+            came, broke = [], None
+            try:
+                async for chunk in chunks:
+                    came.append(chunk)
+            except ProviderError as error:
+                broke = error
+            chunks = _again(came, broke)
+            rejects = b"API_KEY_INVALID" in b"".join(came)
         else:
             rejects = answer.status in (401, 403)
         metadata = answer.metadata
@@ -175,8 +180,12 @@ def _own(dialect: Dialect, status: int, message: str, metadata: Mapping[str, Any
     return ModelResponse(status, {"Content-Type": "application/json"}, chunks(), metadata)
 
 
-async def _again(raw: bytes) -> AsyncIterator[bytes]:
-    yield raw
+async def _again(came: Iterable[bytes], broke: ProviderError | None) -> AsyncIterator[bytes]:
+    """Yield what came of an answer, which ends as it did."""
+    for chunk in came:
+        yield chunk
+    if broke is not None:
+        raise broke
 
 
 async def _until(chunks: AsyncIterator[bytes], end: float, message: str) -> AsyncIterator[bytes]:

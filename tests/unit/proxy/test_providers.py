@@ -322,6 +322,18 @@ def test_a_key_is_in_doubt_after_a_403_and_rejected_by_googles_400(
     run(work())
 
 
+def test_googles_400_that_breaks_off_is_recorded_as_any_answer_that_does(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(ScriptedUpstream([ScriptTurn(status=400, error="no contents", cut=9)])) as url:
+            upstream = RoutedUpstream(Way(model="m", natives={"generateContent": url}, key="k", key_source="SOME_KEY"))
+            async with door(tmp_path / "run", upstream) as agent:
+                await agent.post({"contents": []}, GEMINI)
+                (record,) = agent.records()
+        assert (record["metadata"].get("upstream_status"), "broke off" in record["error"]["message"]) == (400, True)
+
+    run(work())
+
+
 REJECTIONS = {
     "unauthorized": (401, "no such key k-server", "401 no such key (left out)"),
     "forbidden": (403, "not in this country", "403 not in this country"),

@@ -35,8 +35,8 @@ echo "place $place"
 find "$(dirname "$place")" -mindepth 1 -maxdepth 1 -mtime +"$4" -exec rm -rf -- {} + 2>/dev/null
 echo done
 """
-# Away at once for whoever looks, however long it takes.
-_TAKE_BACK = '[ -e "$1" ] || exit 0; mv -- "$1" "$1.draft-$$" || [ ! -e "$1" ] || exit 1; rm -rf -- "$1.draft-$$"'
+# Away at once for whoever looks, however long it takes; what cannot go yet, as a file that NFS holds, goes when old.
+_TAKE_BACK = '[ -e "$1" ] || exit 0; mv -- "$1" "$1.draft-$$" || [ ! -e "$1" ] || exit 1; rm -rf -- "$1.draft-$$" || :'
 # Longer than any session lasts.
 _UNUSED_DAYS = 14
 _UNPACK = """

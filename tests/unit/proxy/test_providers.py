@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from yarl import URL
 
+from pytest_benchflow.contracts import ModelResponse
 from pytest_benchflow.errors import ProviderError, UsageError
 from pytest_benchflow.proxy._providers import PROVIDERS, provider_of
 from pytest_benchflow.proxy._routed import RoutedUpstream, Way
@@ -22,6 +23,7 @@ from pytest_benchflow.proxy.serve import serving
 from tests.unit.proxy.door import CHAT, GEMINI, PATHS, asking, door, run
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from pytest_benchflow.contracts import ModelRequest
@@ -291,6 +293,22 @@ def test_a_rejected_key_is_not_tried_again(tmp_path: Path) -> None:
         host = URL(url).authority
         assert heard == [("SOME_KEY", f"{host} answered 401")]
         assert told == {f"{host} answered 401 to the key in SOME_KEY"}
+
+    run(work())
+
+
+def test_a_rejected_key_stays_so_whatever_is_answered_to_a_request_sent_before(tmp_path: Path) -> None:
+    async def work() -> None:
+        upstream = RoutedUpstream(Way(model="m", natives={"chat": "http://127.0.0.1:9"}, key="k", key_source="A_KEY"))
+
+        async def nothing() -> AsyncIterator[bytes]:
+            return
+            yield b""
+
+        for status in (401, 403):
+            await upstream._judged(ModelResponse(status, {}, nothing(), {}), "chat")
+        async with door(tmp_path / "run", upstream) as agent:
+            assert (await agent.post(asking("x"))).status == 401
 
     run(work())
 

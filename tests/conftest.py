@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import dockerhost, sshhost
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 # Plugins of others that happen to be installed: one loads trio, another Hypothesis as a session ends, which together
 # cost more than the session. Nothing in the sessions that tests start is about them.
 LEAN = "-p no:anyio -p no:hypothesispytest"
+
+# How long an example takes is the machine's matter: beside others, or on a busy one, anything may take seconds.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,8 @@ from pytest_benchflow.errors import ProviderError
 from pytest_benchflow.proxy._pacing import account_name
 from pytest_benchflow.proxy.http import HttpUpstream
 from pytest_benchflow.proxy.litellm import TranslatedUpstream, Translation
-from pytest_benchflow.records.values import mapping
+from pytest_benchflow.records.jsontext import loads
+from pytest_benchflow.records.values import mapping, sequence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -121,7 +122,7 @@ class RoutedUpstream:
             except ProviderError as error:
                 broke = error
             chunks = _again(came, broke)
-            rejects = b"API_KEY_INVALID" in b"".join(came)
+            rejects = _names_key(b"".join(came))
         else:
             rejects = answer.status in (401, 403)
         metadata = answer.metadata
@@ -178,6 +179,16 @@ def _own(dialect: Dialect, status: int, message: str, metadata: Mapping[str, Any
         yield dialect.error_body(status, message, "timeout" if status == 504 else "authentication_error")
 
     return ModelResponse(status, {"Content-Type": "application/json"}, chunks(), metadata)
+
+
+def _names_key(raw: bytes) -> bool:
+    """Tell whether an error of Google's has the key for its reason; its message may quote anything from a request."""
+    try:
+        told = loads(raw)
+    except ValueError:
+        return False
+    error = mapping(mapping(next(iter(sequence(told)), told)).get("error"))
+    return any(mapping(each).get("reason") == "API_KEY_INVALID" for each in sequence(error.get("details")))
 
 
 async def _again(came: Iterable[bytes], broke: ProviderError | None) -> AsyncIterator[bytes]:

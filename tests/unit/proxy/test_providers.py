@@ -313,16 +313,38 @@ def test_a_rejected_key_stays_so_whatever_is_answered_to_a_request_sent_before(t
     run(work())
 
 
+class Google(ScriptedUpstream):
+    """A provider that names the key as the reason of its errors, if it is to."""
+
+    def __init__(self, turns: list[ScriptTurn], *, names_key: bool | None) -> None:
+        super().__init__(turns)
+        self.names_key = names_key
+
+    async def send(self, request: ModelRequest) -> ModelResponse:
+        answer = await super().send(request)
+        if answer.status < 400 or not self.names_key:
+            return answer
+        body = json.loads(b"".join([chunk async for chunk in answer.chunks]))
+        body["error"]["details"] = [{"reason": "API_KEY_INVALID", "domain": "googleapis.com"}]
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield json.dumps(body).encode()
+
+        return ModelResponse(answer.status, answer.headers, chunks(), answer.metadata)
+
+
 @pytest.mark.parametrize(
     ("status", "said", "certain"),
-    [(403, "not this one", False), (400, "API_KEY_INVALID", True), (400, "no contents", None)],
-    ids=["forbidden", "googles-way", "bad-request"],
+    [(403, "not this one", False), (400, "not valid", True), (400, 'unknown: "API_KEY_INVALID"', None)],
+    ids=["forbidden", "googles-way", "quoted"],
 )
 def test_a_key_is_in_doubt_after_a_403_and_rejected_by_googles_400(
     status: int, said: str, certain: bool | None, tmp_path: Path
 ) -> None:
     async def work() -> None:
-        provider = ScriptedUpstream([ScriptTurn(status=status, error=said), ScriptTurn(text="ok", repeat=True)])
+        provider = Google(
+            [ScriptTurn(status=status, error=said), ScriptTurn(text="ok", repeat=True)], names_key=certain
+        )
         async with serving(provider) as url:
             upstream = RoutedUpstream(Way(model="m", natives={"generateContent": url}, key="k", key_source="SOME_KEY"))
             heard: list[tuple[str, str | None]] = []

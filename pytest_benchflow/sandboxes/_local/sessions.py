@@ -39,7 +39,8 @@ def sessions(base: Path | None = None) -> tuple[frozenset[str], dict[str, Path]]
     for path in _directories(base or base_directory()):
         with contextlib.suppress(FileNotFoundError), lock_if_dead(path) as held:  # it may end, or be swept, meanwhile
             if held is None:
-                live.add(str(path))
+                if not path.name.startswith(TRASH):  # one that another session is removing is over: see `ended`
+                    live.add(str(path))
             else:
                 dead[str(first_name(path))] = path
     return frozenset(live), dead
@@ -80,11 +81,13 @@ def note_ended(session: str) -> None:
 
 def ended() -> frozenset[str]:
     """Return the latest sessions of this user on this machine that are over and had sandboxes elsewhere."""
+    # Looked at before the cache: what is removed meanwhile is noted there first.
+    going = frozenset(str(first_name(path)) for path in _directories(base_directory()) if path.name.startswith(TRASH))
     with contextlib.suppress(OSError, UnicodeError, RuntimeError):
         path = cache_dir() / _ENDED
         if stat.S_ISREG(path.lstat().st_mode) and path.lstat().st_uid == os.getuid():
-            return frozenset(path.read_text("utf-8").splitlines())
-    return frozenset()
+            return going.union(path.read_text("utf-8").splitlines())
+    return going
 
 
 def first_name(path: Path) -> Path:

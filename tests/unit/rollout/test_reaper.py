@@ -22,7 +22,7 @@ from pytest_benchflow.rollout.host import Host
 from pytest_benchflow.rollout.reaper import Reaping, Situation, decide, duration, latest, reap
 from pytest_benchflow.rollout.scratch import ScratchBase
 from pytest_benchflow.sandboxes._labels import MANAGED, MAX_OWNER, OWNER, SCRATCH, UNTIL, labels, normalised, owner_of
-from pytest_benchflow.sandboxes._local.sessions import base_directory, note_ended
+from pytest_benchflow.sandboxes._local.sessions import base_directory, lock_if_dead, note_ended
 from pytest_benchflow.sandboxes._local.sessions import ended as known_ended
 from pytest_benchflow.sandboxes.local import LocalBackend
 
@@ -336,6 +336,19 @@ def test_a_young_sandbox_of_a_session_that_is_over_goes_at_once(
         ("over", "killed", "killed-elsewhere"), "its session is dead"
     )
     assert list(cloud.found) == ["live-elsewhere", "gone-elsewhere", "of-another-name", "never-known"]
+
+
+def test_a_session_whose_directory_another_one_is_removing_is_over(
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCHFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (doomed := base_directory() / ".trash-33-cccccccc-0a1b2c3d").mkdir(parents=True)
+    cloud.found = {"left": young("left", base_directory() / "33-cccccccc")}
+    with lock_if_dead(doomed):
+        (done,) = asyncio.run(gathered(reap([cloud], dry_run=True)))
+    assert [(each.fate, each.reason) for each in done.decisions] == [("delete", "its session is dead")]
 
 
 def test_what_is_kept_of_sessions_that_are_over_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

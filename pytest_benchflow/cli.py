@@ -337,7 +337,9 @@ def _audit(options: argparse.Namespace) -> int:
 
     rundir = RunDir(options.path)
     if not options.path.is_dir() or not is_rollout(options.path):
-        raise UsageError(f"{options.path} is no rollout; an audit is of one, such as jobs/JOB/TASK__AGENT__MODEL__1")
+        raise UsageError(
+            f"{options.path} is no rollout; an audit is of one, such as jobs/JOB/TASK__AGENT__MODEL__SKILLS__1"
+        )
     if not options.by.strip():
         raise UsageError("--by is empty; it takes the name of who gives the verdict")
     for strange in strange_files(rundir):

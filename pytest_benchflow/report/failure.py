@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from pytest_benchflow.errors import RecordError
@@ -31,6 +32,12 @@ _HINTS = {
     "bootstrap": "the verifier lacks a tool, a module or a test of its own; another --benchflow-sandbox may have it",
     "crash": "run the agent oracle: when it fails too, the task's own verifier is broken",
 }
+# An error of the machine that came up where none is looked for: permission, no space, read-only, quota.
+_OF_THE_MACHINE = re.compile(r"(?:OSError|PermissionError): \[Errno (?:13|28|30|122)\]")
+_HINT_OF_MACHINE = (
+    "this machine refused a file: make room, or name directories that can be written (--benchflow-jobs-dir, "
+    "BENCHFLOW_CACHE_DIR, TMPDIR); error_details of result.json tells which it was"
+)
 _HINT_OF_SLOW_VERIFIER = "timeout_sec of the task's [verifier] gives its verifier more time"
 _HINT_OF_ORACLE = "the task's own solution gets no score either: its verifier is broken, or misses something here"
 _AGENT_TALLY = 4
@@ -117,6 +124,8 @@ def hints(result: dict[str, Any]) -> list[str]:
     of_verifier = {**_HINTS, "timeout": _HINT_OF_SLOW_VERIFIER}
     kinds = ((_HINTS, result.get("error_category")), (of_verifier, result.get("verifier_error_category")))
     known = [hints[str(kind)] for hints, kind in kinds if str(kind) in hints]
+    if _OF_THE_MACHINE.match(str(result.get("error"))):
+        known = [_HINT_OF_MACHINE if hint == _HINTS["internal"] else hint for hint in known]
     if result.get("agent") == "oracle":
         known = [_HINT_OF_ORACLE if hint == _HINTS["crash"] else hint for hint in known]
     return known or ["`pytest-benchflow show` with this directory tells the rollout step by step"]

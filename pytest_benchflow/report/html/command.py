@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_benchflow.errors import RecordError
 from pytest_benchflow.report.text import printable
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ Exit codes: 0 written; 1 a file cannot be read or written; 2 wrong use."""
 
 _MIB = 1 << 20
 _DEFAULT = 64
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # nothing that reads gets these
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +49,12 @@ def run(options: argparse.Namespace) -> int:
     from pytest_benchflow.report.review import checks_for
 
     out: Path = options.out or options.job / "report.html"
-    done = write_report(options.job, out, checks_for(), single_file=options.single_file * _MIB)
+    try:
+        done = write_report(options.job, out, checks_for(), single_file=options.single_file * _MIB)
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise RecordError(f"{out}: cannot be written ({error.strerror}); make room, or pass another --out") from None
     for line in lines_of(done):
         sys.stdout.write(printable(line) + "\n")
     if options.open:

@@ -31,3 +31,17 @@ def test_a_finding_that_says_an_error_again_is_known(check: str, message: str, *
 def test_whoever_was_too_slow_is_who_needs_more_time(name: str, said: str) -> None:
     (hint,) = hints({name: "timeout"})
     assert said in hint
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("OSError: [Errno 28] No space left on device", "make room"),
+        ("OSError: [Errno 30] Read-only file system: '/cache/agents'", "BENCHFLOW_CACHE_DIR"),
+        ("OSError: [Errno 24] Too many open files", "please report it"),
+        ("KeyError: 'x'", "please report it"),
+    ],
+)
+def test_a_full_or_closed_directory_is_no_fault_of_this_package(error: str, said: str) -> None:
+    (hint,) = hints({"error": error, "error_category": "internal"})
+    assert said in hint

@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.tasks.task import Task
 
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\.?"
 # Times and generated ids inside a prompt say when and where an agent ran, not what it was asked.
 _VOLATILE = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?"
+    # Written out, as in "Monday, November 30, 2026" or "Mon Nov 30 2026", and with slashes.
+    rf"|\b(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{{0,6}},? )?(?:{_MONTH} \d{{1,2}}|\d{{1,2}} {_MONTH}),? \d{{4}}\b"
+    r"|\b\d{1,2}/\d{1,2}/\d{4}\b"
     r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
 )
 # What agents add to a tool's output about the machine they run on, not about what the tool did.

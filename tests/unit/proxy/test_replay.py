@@ -30,7 +30,13 @@ SCRIPT = [
     ScriptTurn(text="Done."),
 ]
 SYSTEM = {"role": "system", "content": "You are an agent. Today is 2026-01-02. Host a."}
-PROMPT = {"role": "user", "content": "Fix it.\nStarted 2026-01-02T03:04:05Z in 0b5a4c1e-0000-4000-8000-000000000000"}
+# As agents write the day: ISO 8601, and what JavaScript and others write out.
+DAY = "2026-01-02, Friday, January 2, 2026, Fri Jan 02 2026, 2 January 2026, 1/2/2026"
+LATER = "2027-11-30, Tuesday, November 30, 2027, Tue Nov 30 2027, 30 November 2027, 11/30/2027"
+PROMPT = {
+    "role": "user",
+    "content": f"Fix it.\nStarted 2026-01-02T03:04:05Z in 0b5a4c1e-0000-4000-8000-000000000000. Today is {DAY}.",
+}
 TITLE = {"role": "user", "content": "Give this a title: Fix it."}
 
 
@@ -84,7 +90,9 @@ def test_a_recording_is_served_whatever_the_machine_and_the_day(
             system = {"role": "system", "content": "You are an agent. Today is 2027-12-31. Host b."}
             prompt = {
                 "role": "user",
-                "content": [{"type": "text", "text": PROMPT["content"].replace("2026-01", "2027-11")}],
+                "content": [
+                    {"type": "text", "text": PROMPT["content"].replace(DAY, LATER).replace("2026-01", "2027-11")}
+                ],
             }
             first = await agent.post(body(system, prompt))
             assert first.json == recorded["first"]

@@ -82,7 +82,7 @@ class Machine:
             *sorted({f"namespace {name}" for process in self.processes() for name in _namespaces(process)}),
             *sorted({f"port {port}" for process in self.processes() for port in _listening(process)}),
             *(f"control group {group}" for group in self._groups()),
-            *(f"mount {mount}" for mount in mounts() - self._mounts),
+            *(f"mount {mount}" for mount in self._new_mounts()),
             *(f"directory {path}" for path in self._directories()),
         ]
 
@@ -104,6 +104,13 @@ class Machine:
         made = {json.loads(line)["sandbox"] for ledger in ledgers for line in ledger.read_text().splitlines()}
         for place, names, _ in os.walk("/sys/fs/cgroup"):
             yield from (Path(place, name) for name in names if any(name.endswith(sandbox) for sandbox in made))
+
+    def _new_mounts(self) -> set[str]:
+        """Return the mounts there were not before, but for those in directories of tests beside this one."""
+        own = self.temporary.parent
+        shared = next((place for place in own.parents if place.name.startswith("pytest-of-")), own.parent)
+        new = mounts() - self._mounts
+        return {mount for mount in new if Path(mount).is_relative_to(own) or not Path(mount).is_relative_to(shared)}
 
     def _directories(self) -> Iterator[Path]:
         """Yield what is in the temporary directory but the empty base of the scratch space and what pytest keeps."""

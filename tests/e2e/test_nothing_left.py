@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
     from tests.e2e.conftest import MakeTask
@@ -177,3 +177,18 @@ def test_what_outlives_its_run_is_seen(machine: Machine, tmp_path: Path, left: s
 def test_a_file_that_is_left_is_seen(machine: Machine) -> None:
     (machine.temporary / "left").mkdir()
     assert machine.leftovers() == [f"directory {machine.temporary / 'left'}"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount")
+def test_a_mount_is_seen_unless_it_is_of_a_test_beside_this_one(
+    machine: Machine, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    own, other = tmp_path / "own", tmp_path_factory.mktemp("other")
+    own.mkdir()
+    for place in (own, other):
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
+    try:
+        assert machine.leftovers() == [f"mount {own}"]
+    finally:
+        for place in (own, other):
+            subprocess.run(["umount", place], check=True)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT_MS = 30.0
+# What pytest alone takes on a machine that has time; beside others, all the same work takes more.
+ALONE_MS = 250.0
 PAIRS = 10
 MOST_PAIRS = 60
 PROGRAM = """\
@@ -26,7 +28,7 @@ sys.exit(code)
 def test_an_empty_directory_costs_little_more(tmp_path: Path) -> None:
     """What else the machine does falls on both sessions of a pair; where it hides the answer, more pairs are run."""
     cpu_of_pytest(tmp_path, with_plugin=True)  # compiles what it imports
-    added = []
+    added, limit = [], LIMIT_MS
     both: list[tuple[float, float]] = []
     while len(both) < MOST_PAIRS:
         for _ in range(PAIRS):
@@ -36,9 +38,10 @@ def test_an_empty_directory_costs_little_more(tmp_path: Path) -> None:
         typical = statistics.median(with_plugin - without for with_plugin, without in both)
         least = min(with_plugin for with_plugin, _ in both) - min(without for _, without in both)
         added = [typical, least]
-        if max(added) < LIMIT_MS:
+        limit = LIMIT_MS * max(1.0, statistics.median(without for _, without in both) / ALONE_MS)
+        if max(added) < limit:
             return
-    raise AssertionError(f"the plugin adds {added} ms of CPU (median of pairs, least of all), the limit is {LIMIT_MS}")
+    raise AssertionError(f"the plugin adds {added} ms of CPU (median of pairs, least of all), the limit is {limit:.0f}")
 
 
 def test_a_session_without_tasks_imports_only_what_every_session_needs(tmp_path: Path) -> None:

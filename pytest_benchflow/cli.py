@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import metadata
 from io import UnsupportedOperation
 from pathlib import Path
@@ -313,13 +313,17 @@ def _review(options: argparse.Namespace) -> int:
 def _rebuild(options: argparse.Namespace) -> int:
     from pytest_benchflow.records.rundir import RunDir
     from pytest_benchflow.report.review import rollouts_at
+    from pytest_benchflow.rollout.place import held
     from pytest_benchflow.training.rebuild import rebuild_row
 
     code = 0
     for root in rollouts_at(options.paths):
+        rundir = RunDir(root)
         try:
-            row = rebuild_row(RunDir(root))
-        except RecordError as error:
+            # Not beside a rollout that still writes: its row would be lost to an older one. Others' have no lock.
+            with held(rundir, wait=False) if rundir.lock.exists() else nullcontext():
+                row = rebuild_row(rundir)
+        except (RecordError, UsageError) as error:
             print(f"{printable(root)}: not rebuilt: {printable(error)}")
             code = 1
             continue

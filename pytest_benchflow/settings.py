@@ -167,7 +167,8 @@ OPTIONS: tuple[Option, ...] = (
         "reasoning-effort",
         "str",
         None,
-        f"reasoning effort that agents ask their model for: {', '.join(EFFORTS)}, or what an agent's manifest names",
+        f"reasoning effort that agents ask their model for: {', '.join((*EFFORTS, *OPEN_EFFORTS))}, or what an agent's "
+        "manifest names",
         metavar="LEVEL",
     ),
     Option(

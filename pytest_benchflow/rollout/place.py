@@ -132,8 +132,8 @@ def held(rundir: RunDir, *, wait: bool) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise UsageError(
-                f"{rundir.path} is being written by another rollout; "
-                "give each one a trial number or a job_name of its own"
+                f"{rundir.path} is being written by another rollout; wait for it, "
+                "or give each one a trial number or a job_name of its own"
             ) from None
         yield
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_benchflow import cli
+from pytest_benchflow.rollout.place import held
 from tests.unit.rollouts import edit, write_rollout
 
 if TYPE_CHECKING:
@@ -108,6 +109,19 @@ def test_rebuild_goes_on_after_a_rollout_that_it_cannot_rebuild(good: RunDir, lo
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{good.path}: not rebuilt: ")
     assert second == f"{lost.path}: 3 steps, ready to train"
+
+
+def test_rebuild_writes_no_row_beside_a_rollout_that_still_does(good: RunDir, lost: RunDir, capsys: Capture) -> None:
+    good.row.write_text("torn", "utf-8")
+    with held(good, wait=False):
+        assert cli.main(["rebuild", str(good.path.parent)]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{good.path}: not rebuilt: ")
+    assert "is being written" in first
+    assert "wait for it" in first
+    assert second == f"{lost.path}: 3 steps, ready to train"
+    assert good.row.read_text("utf-8") == "torn"
+    assert not lost.lock.exists()
 
 
 def test_an_audit_is_shown_beside_the_findings(good: RunDir, capsys: Capture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -119,9 +120,8 @@ def check_job(job: Path) -> None:
     """Raise UsageError for a directory that is no job of this program."""
     file = job / "job.json"
     if file.is_symlink() or not file.is_file() or not is_run(job):
-        raise UsageError(
-            f"{job} is no job of this program: it has no job.json that says so; name one, such as jobs/NAME"
-        )
+        said = "its job.json is none that says so, or broken" if os.path.lexists(file) else "it has no job.json"
+        raise UsageError(f"{job} is no job of this program: {said}; name one, such as jobs/NAME")
 
 
 def is_run(path: Path) -> bool:

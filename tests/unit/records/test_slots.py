@@ -158,9 +158,10 @@ def test_pipes_are_no_records_and_are_not_waited_for(tmp_path: Path) -> None:
 def test_what_is_no_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["coverage", str(tmp_path / "gone")]) == 2
     assert main(["coverage", str(tmp_path)]) == 2
+    assert "is no job of this program: it has no job.json" in capsys.readouterr().err
     os.mkfifo(tmp_path / "job.json")
     assert main(["coverage", str(tmp_path)]) == 2
-    assert "is no job of this program" in capsys.readouterr().err
+    assert "is no job of this program: its job.json is none that says so" in capsys.readouterr().err
     (tmp_path / "job.json").unlink()
     (tmp_path / "job.json").write_text(json.dumps({"job_name": "x", "versions": VERSIONS, "matrix": None}))
     assert main(["coverage", str(tmp_path)]) == 1

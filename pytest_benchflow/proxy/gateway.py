@@ -167,8 +167,9 @@ class GatewayEndpoint:
             self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
             await self._runner.setup()
         listener.setblocking(False)
-        await web.SockSite(self._runner, listener).start()
+        # Known before it is served: who is cancelled here still closes it.
         self._listeners.append(listener)
+        await web.SockSite(self._runner, listener).start()
 
     async def close(self) -> EndpointReport:
         """End every open exchange as a recorded one, stop listening, void the token; safe to call twice."""
@@ -208,6 +209,8 @@ class GatewayEndpoint:
         await asyncio.sleep(0)
         for site in tuple(self._runner.sites) if self._runner else ():
             await site.stop()
+        for listener in self._listeners:
+            listener.close()
 
     def _authorized(self, request: web.BaseRequest) -> bool:
         known = self.token.encode()

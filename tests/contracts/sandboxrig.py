@@ -123,14 +123,15 @@ class EchoEndpoint:
         self._servers: list[asyncio.Server] = []
 
     async def port(self) -> int:
-        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0, start_serving=False)
         self._servers.append(server)
+        # Started when it is known: a caller that is cancelled here leaves no server behind.
+        await server.start_serving()
         return int(server.sockets[0].getsockname()[1])
 
     async def adopt(self, listener: Any) -> None:
         listener.setblocking(False)
         self._servers.append(await asyncio.start_server(self._answer, sock=listener, start_serving=False))
-        # Started when it is known: a caller that is cancelled here leaves no server behind.
         await self._servers[-1].start_serving()
 
     @property

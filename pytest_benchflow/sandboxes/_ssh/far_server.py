@@ -60,7 +60,9 @@ class Door:
     async def adopt(self, listener: socket.socket) -> None:
         """Serve a listening socket of the sandbox."""
         listener.setblocking(False)
-        self._server = await asyncio.start_server(self._serve, sock=listener)
+        self._server = await asyncio.start_server(self._serve, sock=listener, start_serving=False)
+        # Started when it is known: who is cancelled here leaves no server behind.
+        await self._server.start_serving()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         job = asyncio.current_task()

@@ -331,6 +331,21 @@ def test_a_socket_made_elsewhere_serves_the_same_endpoint(tmp_path: Path) -> Non
     run(work())
 
 
+def test_who_is_cancelled_while_it_begins_to_listen_leaves_nothing_that_listens(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with door(tmp_path, ScriptedUpstream([HELLO])) as agent:
+            listener = socket.create_server(("127.0.0.1", 0))
+            beginning = asyncio.create_task(agent.endpoint.adopt(listener))
+            # It serves from its first turn on, and is ready after one more.
+            await asyncio.sleep(0)
+            beginning.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await beginning
+        assert listener.fileno() == -1
+
+    run(work())
+
+
 def test_lines_come_in_the_order_exchanges_end(tmp_path: Path) -> None:
     async def work() -> None:
         turns = [ScriptTurn(text="slow", delay=0.4, match="slow"), ScriptTurn(text="fast", match="fast")]

@@ -143,10 +143,9 @@ def _no_collector() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():
-                # Makes all of it old, or the collector would walk it as soon as it may.
-                gc.freeze()
-                gc.unfreeze()
+            # Makes all of it old, or the collector would walk it as soon as it may.
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
 
 

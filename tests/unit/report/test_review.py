@@ -13,7 +13,8 @@ from pytest_benchflow.checks._baseline import SHIPPED
 from pytest_benchflow.checks._check import all_checks
 from pytest_benchflow.errors import UsageError
 from pytest_benchflow.records.audit import write_audit
-from pytest_benchflow.report.review import checks_for, document, review_rollout, rollouts_at
+from pytest_benchflow.records.rollout import Rollout
+from pytest_benchflow.report.review import checks_for, document, review_of, review_rollout, rollouts_at
 from pytest_benchflow.report.review_text import review_lines, total_lines
 from tests.unit.rollouts import Talk, assistant, call, edit, write_rollout
 
@@ -36,25 +37,24 @@ def errors(found: Review) -> dict[str, str]:
 
 
 def test_the_collector_does_not_walk_what_a_review_read(tmp_path: Path) -> None:
-    rundir = write_rollout(tmp_path)
-    checks = checks_for()
-    review_rollout(rundir.path, checks)
+    rollout, checks = Rollout(write_rollout(tmp_path).path), checks_for()
+    review_rollout(rollout.path, checks)
     walked: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
+        if phase == "start" and "exchange_log" in vars(rollout):
             walked.append(info["generation"])
 
     thresholds = gc.get_threshold()
     gc.set_threshold(200, *thresholds[1:])
-    gc.collect()
     gc.callbacks.append(note)
     try:
-        found = review_rollout(rundir.path, checks)
+        found = review_of(rollout, checks)
     finally:
         gc.callbacks.remove(note)
         gc.set_threshold(*thresholds)
     assert found.healthy
+    assert "exchange_log" in vars(rollout)
     assert gc.isenabled()
     assert walked == []
 

@@ -62,13 +62,8 @@ def remote_engine(docker_engine: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     """Return an SSH server of the tests' own."""
-    pytest.importorskip("paramiko")
-    if reason := sshhost.why_no_sshd():
-        pytest.skip(reason)
-    made = sshhost.Sshd(tmp_path_factory.mktemp("sshd"))
-    made.start()
-    yield made
-    made.stop()
+    with sshhost.running(tmp_path_factory.mktemp("sshd")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

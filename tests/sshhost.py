@@ -12,9 +12,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from pytest_benchflow.sandboxes._local.bwrap import find_bwrap
 from pytest_benchflow.settings import cache_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _START_SEC = 20.0
 
@@ -171,3 +177,17 @@ def _command(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+@contextlib.contextmanager
+def running(place: Path, *, alike: bool = False) -> Iterator[Sshd]:
+    """Run a server while the context lasts; where this machine cannot, the test is skipped."""
+    pytest.importorskip("paramiko")
+    if reason := why_no_sshd():
+        pytest.skip(reason)
+    made = Sshd(place, alike=alike)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()

@@ -53,12 +53,8 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
 @pytest.fixture
 def own_sshd(tmp_path: Path) -> Iterator[Sshd]:
     """Return a server that a test may treat as it likes."""
-    if reason := sshhost.why_no_sshd():
-        pytest.skip(reason)
-    made = sshhost.Sshd(tmp_path / "sshd")
-    made.start()
-    yield made
-    made.stop()
+    with sshhost.running(tmp_path / "sshd") as made:
+        yield made
 
 
 @pytest.fixture

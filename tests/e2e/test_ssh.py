@@ -36,13 +36,8 @@ SOLUTION = "#!/bin/sh\necho 42 > /app/answer\nsleep {}\n"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     """Return a server of this module's own: on the one that all share, tests of the contract keep a session open."""
-    pytest.importorskip("paramiko")
-    if reason := sshhost.why_no_sshd():
-        pytest.skip(reason)
-    made = sshhost.Sshd(tmp_path_factory.mktemp("sshd"))
-    made.start()
-    yield made
-    made.stop()
+    with sshhost.running(tmp_path_factory.mktemp("sshd")) as made:
+        yield made
 
 
 @pytest.fixture
@@ -55,15 +50,10 @@ def host(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> Sshd:
 @pytest.fixture
 def own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
     """Return a server of a test's own, on which agents are installed as they are here."""
-    pytest.importorskip("paramiko")
-    if reason := sshhost.why_no_sshd():
-        pytest.skip(reason)
-    made = sshhost.Sshd(tmp_path / "sshd", alike=True)
-    made.start()
-    monkeypatch.setenv("HOME", str(made.home))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    yield made
-    made.stop()
+    with sshhost.running(tmp_path / "sshd", alike=True) as made:
+        monkeypatch.setenv("HOME", str(made.home))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        yield made
 
 
 def asked(*hosts: str) -> list[str]:
